@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import trio
 
@@ -16,8 +16,10 @@ from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, Event, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
-from .aligned_barriers import AlignedBarriers
 from .parking import Parking, TaskParking
+
+if TYPE_CHECKING:
+    from .aligned_barriers import AlignedBarriers
 
 TURN_BUFFERS: Final = 64
 """A reader that never waits lets other tasks run after this many buffers."""
@@ -25,6 +27,12 @@ TURN_BUFFERS: Final = 64
 _BUSY: Final = "another task reads from this reader; give each task a gate of its own"
 
 Engine = SingleInputGate | UnionInputGate
+
+
+def _aligned(gate: Engine) -> AlignedBarriers:
+    from .aligned_barriers import AlignedBarriers  # readers without it need no checkpoints
+
+    return AlignedBarriers(gate)
 
 
 @final
@@ -40,7 +48,7 @@ class GateWaiter:
         self._turn = 0
         self._resume: int | None = None
         self._is_waiting = False
-        self._aligned = AlignedBarriers(gate) if aligns_barriers else None
+        self._aligned = _aligned(gate) if aligns_barriers else None
         self.poll = gate.poll if self._aligned is None else self._poll_aligned
         """Polls the gate without waiting."""
         gate.on_available = self.parking.wake

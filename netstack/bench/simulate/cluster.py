@@ -181,29 +181,30 @@ class Cluster:
             load_balance=LoadBalanceMode(scenario.load_balance),
         )
         self.jobmanager = Host(JOBMANAGER, self.network, partial(open_jobmanager, jobmanager), self.log_event)
-        self.taskmanagers = [
-            Host(
-                name,
-                self.network,
-                partial(
-                    open_taskmanager,
-                    TaskManagerConfig(
-                        listen=f"{SCHEME}://{name}:{PORT}",
-                        name=name,
-                        jobmanager=_JOBMANAGER,
-                        link_in_thread=False,
-                        slots=scenario.slots,
-                        memory_bytes=16 << 20,
-                        network=settings,
-                        secret=secret,
-                        allow=("netstack.bench.simulate.",),
-                        heartbeat_timeout_s=_HEARTBEAT_S,
+        with provided(SCHEME, self.network):  # a configuration checks that its addresses have a transport
+            self.taskmanagers = [
+                Host(
+                    name,
+                    self.network,
+                    partial(
+                        open_taskmanager,
+                        TaskManagerConfig(
+                            listen=f"{SCHEME}://{name}:{PORT}",
+                            name=name,
+                            jobmanager=_JOBMANAGER,
+                            link_in_thread=False,
+                            slots=scenario.slots,
+                            memory_bytes=16 << 20,
+                            network=settings,
+                            secret=secret,
+                            allow=("netstack.bench.simulate.",),
+                            heartbeat_timeout_s=_HEARTBEAT_S,
+                        ),
                     ),
-                ),
-                self.log_event,
-            )
-            for name in (f"tm-{number}" for number in range(scenario.taskmanagers))
-        ]
+                    self.log_event,
+                )
+                for name in (f"tm-{number}" for number in range(scenario.taskmanagers))
+            ]
         self._hosts = {host.name: host for host in (self.jobmanager, *self.taskmanagers)}
 
     def log_event(self, text: str) -> None:
