@@ -132,7 +132,7 @@ class PoolDestroyed(NetstackError):
 
 
 class ConsumerLost(NetstackError):
-    """A consumer has left before the end of its partition: the writer would wait for ever; the message names both."""
+    """Consumers have left before the end of a partition: its writer would wait for ever; the message names both."""
 
 
 class RemoteProtocolError(NetstackError):

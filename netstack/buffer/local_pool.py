@@ -109,6 +109,10 @@ class LocalBufferPool:
         """Whether a segment is free and no subpartition has reached its quota; also true when destroyed."""
         return self._is_available or self.is_destroyed
 
+    def has_reached_quota(self, subpartition: int) -> bool:
+        """Whether a subpartition has reached its quota."""
+        return self._quota is not None and self._held[subpartition] >= self._quota
+
     @property
     def is_over_quota(self) -> bool:
         """Whether a subpartition has reached its quota: its writer waits before it opens another buffer."""

@@ -215,13 +215,17 @@ class ResultPartition:
         return len(self._acknowledged | self._consumed) == len(self.subpartitions)
 
     def check_consumers(self) -> None:
-        """Raises ConsumerLost if a consumer has left before the end: the buffers of its records never return."""
+        """Raises ConsumerLost if a wait for a buffer would never end, because consumers have left before the end.
+
+        Either all have left, or what one has not read has reached the quota of its subpartition.
+        """
         lost = sorted(self._consumed - self._acknowledged)
-        if lost:
-            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            unread = self.subpartitions[lost[0]].queued_buffers()
+        full = lost if len(lost) == len(self.subpartitions) else list(filter(self.pool.has_reached_quota, lost))
+        if full:
+            more = f" and {len(full) - 1} more" if len(full) > 1 else ""
+            unread = self.subpartitions[full[0]].queued_buffers()
             raise ConsumerLost(
-                f"partition {self.partition_id!r} has no free buffer, and the consumer of subpartition {lost[0]}{more}"
+                f"partition {self.partition_id!r} has no free buffer, and the consumer of subpartition {full[0]}{more}"
                 f" has left before the end, with {unread} buffers unread; fail or release the partition, and create it"
                 " again"
             )

@@ -150,9 +150,9 @@ class RecordWriter(Generic[T]):
 
         Raises:
             RecordError, LocalProtocolError: as `emit_nowait`.
-            ConsumerLost: it has to wait, but a consumer has left before the end, so its part of the partition stays
-                full (`statistics().subpartitions[i].is_consumed` says which ones have left). The record was not
-                written.
+            ConsumerLost: it would wait for ever, because all consumers have left before the end, or the unread buffers
+                of one that has left have reached `max_buffers_per_channel`. The record was not written. In other cases
+                it waits; `statistics().subpartitions[i].is_consumed` says which consumers have left.
             PoolDestroyed: the partition was released or failed meanwhile.
 
         Cancellation: either nothing was written, or, if the first part of the record was already written, the next call

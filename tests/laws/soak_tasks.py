@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import trio
 
-from netstack.errors import ChannelFailed, LocalProtocolError, PoolDestroyed, ProducerFailed, RecordError
+from netstack.errors import ChannelFailed, ConsumerLost, LocalProtocolError, PoolDestroyed, ProducerFailed, RecordError
 from netstack.events import CheckpointBarrier, UserEvent
 from netstack.ids import ChannelDescriptor, ResultPartitionType
 from netstack.inbound.gate import SingleInputGate
@@ -123,6 +123,8 @@ class Producer:
                     await self.writer.finish()
                     self.is_finished = True
             await self.writer.wait_consumed()
+        except ConsumerLost:
+            assert self.is_crippled
         except (PoolDestroyed, LocalProtocolError):
             assert self.partition.is_released
 

@@ -304,11 +304,11 @@ async def test_a_consumer_that_leaves_does_not_let_the_producer_run_away(
 async def test_a_consumer_that_leaves_ends_the_wait_of_its_writer(
     autojump_clock: MockClock, outwaits: bool, producer: NetworkEnvironment, consumer: NetworkEnvironment
 ) -> None:
-    partition = producer.create_partition("p", subpartitions=2)
+    partition = producer.create_partition("p", subpartitions=1)
     writer = RecordWriter(partition, buffer_timeout_s=None)
     if outwaits:  # as a task's, which its scheduler ends
         writer.outwait_consumers()
-    gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", 1)])
+    gate = await consumer.open_gate(channels(producer))
     await settle()
     ended: list[Exception] = []
 
@@ -327,7 +327,32 @@ async def test_a_consumer_that_leaves_ends_the_wait_of_its_writer(
         await settle()
         assert [type(error) for error in ended] == ([] if outwaits else [ConsumerLost])
         partition.release()
-    assert outwaits or "subpartition 1 has left" in str(ended[0])
+    assert outwaits or "subpartition 0 has left" in str(ended[0])
+
+
+@pytest.mark.parametrize("config", [replace(CONFIG, max_buffers_per_channel=3)])
+async def test_one_of_two_consumers_that_leaves_ends_the_writing_when_its_part_is_full(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    writer = RecordWriter(producer.create_partition("p", subpartitions=2), buffer_timeout_s=None)
+    both = channels(producer, count=2)
+    leaving, staying = await consumer.open_gate(both[1:]), await consumer.open_gate(both[:1])
+    received: list[list[Any]] = [[]]
+
+    async def write() -> None:
+        while True:
+            await writer.emit(bytes(1020))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read_all, staying, received)
+        await settle()
+        leaving.close()
+        await settle()
+        with pytest.raises(ConsumerLost, match="the consumer of subpartition 1 has left before the end"):
+            await write()
+        await settle()
+        assert len(received[0]) > 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_gate_closed_while_its_reader_waits_ends_the_reader(
