@@ -14,11 +14,13 @@ from pathlib import Path
 import click
 import trio
 
+from ..errors import NetstackError
 from ..jobmanager.client import DEFAULT_ADDRESS
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.metrics import serve_metrics
 from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
+from ..runtime.causes import root_cause
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.slots.slots import LoadBalanceMode
 from .adaptive_flags import adaptive_flags, adaptive_settings
@@ -174,7 +176,13 @@ def jobmanager(
         checkpoint_roots=tuple(str(root.absolute()) for root in checkpoint_roots),
     )
     set_up_logging(log_kind)
-    trio.run(_serve, config, web, web_names, web_submit, metrics, as_json)
+    try:
+        trio.run(_serve, config, web, web_names, web_submit, metrics, as_json)
+    except BaseExceptionGroup as group:
+        root = root_cause(group)
+        if isinstance(root, NetstackError | OSError):  # its folder has another JobManager, a port is taken
+            raise root from None
+        raise
     return 0
 
 

@@ -57,6 +57,7 @@ def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: s
                     os.kill(first.pid, signal.SIGCONT)
                     assert first.wait(PATIENCE_S) == 1
                     assert "another JobManager took over" in rig.log()
+                    assert "Exception Group" not in rig.log()
                 out, said = waiting.communicate(timeout=PATIENCE_S)
             assert waiting.returncode == 0, said
             results = json.loads(out)["results"]
