@@ -132,7 +132,7 @@ class PoolDestroyed(NetstackError):
 
 
 class ConsumerLost(NetstackError):
-    """Consumers have left before the end of a partition: its writer would wait for ever; the message names both."""
+    """Consumers have left before the end of a partition: its writer would wait for ever. The text names one."""
 
 
 class RemoteProtocolError(NetstackError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from .errors import ErrorCode, RemoteProtocolError
 
@@ -106,8 +106,6 @@ class UserEvent:
 
 Event: TypeAlias = EndOfPartition | EndOfData | CheckpointBarrier | CancelCheckpointMarker | UserEvent
 """What a reader yields beside records; `isinstance(item, Event)` tells them apart."""
-
-EVENTS: Final = (EndOfPartition, EndOfData, CheckpointBarrier, CancelCheckpointMarker, UserEvent)
 
 _BARRIER = struct.Struct(">BqqBqq")
 _CANCEL = struct.Struct(">Bq")

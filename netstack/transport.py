@@ -218,6 +218,11 @@ def _load(scheme: str) -> Transport:
     raise ConfigError(f"no transport for scheme {scheme!r}; known: {names}")
 
 
+def full_url(address: str) -> str:
+    """An address with its scheme; `10.0.0.1:6120` means TCP."""
+    return address if "://" in address else f"tcp://{address}"
+
+
 def url_parts(url: str) -> SplitResult:
     """Parses an address and checks its port.
 

@@ -132,6 +132,11 @@ def format_size(size_bytes: int, *, space: str = "") -> str:
     return f"{size_bytes}{space}B"
 
 
+def counted(count: int, what: str) -> str:
+    """`1 slot`, `1,000 slots`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def format_count(value: float) -> str:
     """Three significant digits with a suffix: `4.65 M`, `812 k`, `1.2 G`; small whole numbers are kept."""
     for factor, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):

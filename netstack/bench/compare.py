@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from netstack.errors import ConfigError
-from netstack.units import format_duration, format_size
+from netstack.units import counted, format_duration, format_size
 
 from .figure import Figure
 from .grid import run_kind
 from .interval import ENOUGH_REPEATS, JUDGED, Interval
 from .spec import RunSpec
 from .store import Row
-from .words import counted, is_duration, setting
+from .words import is_duration, setting
 
 Verdict = Literal["better", "worse", "same"]
 

@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from netstack.errors import ConfigError
 from netstack.spark.settings import SparkSettings
+from netstack.units import counted
 
 from .grid import Grid, PlannedRun
 from .inputs import is_file_name, read_rows
@@ -27,7 +28,6 @@ from .runners import Runners
 from .spec import RunSpec, constants_of
 from .store import Store
 from .sweep import Progress, RunOnce
-from .words import counted
 
 Open = tuple[RunOnce, Progress]
 

@@ -8,14 +8,14 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from netstack.units import format_count, format_duration, format_latency, format_size, three_digits
+from netstack.units import counted, format_count, format_duration, format_latency, format_size, three_digits
 
 from .bottleneck import bottleneck
 from .console import table as made_table
 from .interval import Interval
 from .report.charts import PERCENTILES
 from .spec import RunSpec
-from .words import buffers_of, counted, setting_text
+from .words import buffers_of, setting_text
 
 _CAUSE: Final = "netstack_output_{}_flushes_total"
 

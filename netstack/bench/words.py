@@ -53,11 +53,6 @@ def setting_text(name: str, value: Any) -> str:
     return format_size(value, space=" ") if name.endswith("_bytes") else plain(value)
 
 
-def counted(number: int, what: str) -> str:
-    """`1 channel`, `1,200 channels`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def buffers_of(spec: Any) -> str:
     """`2 + 8 buffers of 32 KiB`: the exclusive and floating buffers of settings."""
     size = format_size(spec.segment_size_bytes, space=" ")

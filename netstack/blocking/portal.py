@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import trio
@@ -346,5 +347,5 @@ class Portal(Generic[T]):
 
 def check_timeout(timeout_s: object) -> None:
     """Raises ConfigError for a timeout that is negative or no number."""
-    if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s >= 0):
+    if timeout_s is not None and not (isinstance(timeout_s, Real) and float(timeout_s) >= 0):
         raise ConfigError(f"timeout_s={timeout_s!r}; give 0, seconds above 0, or None for no limit")

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     as_json = not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words)
     try:
-        return int(cli.main(words, prog_name="netstack", standalone_mode=False) or 0)
+        return _run(words)
     except click.UsageError as error:
         named = ["netstack", *(word for word in words[:1] if word in _COMMANDS)]  # errors of the parser have no context
         where = error.ctx.command_path if error.ctx is not None else " ".join(named)
@@ -99,6 +99,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(error), 1, as_json, getattr(error, "traceback", ""))
     except (KeyboardInterrupt, click.Abort):
         return _failed("stopped by Ctrl-C", 1, as_json)
+
+
+def _run(words: list[str]) -> int:
+    """Runs one command; the expected failure in a group of errors is raised alone."""
+    try:
+        return int(cli.main(words, prog_name="netstack", standalone_mode=False) or 0)
+    except BaseExceptionGroup as group:
+        from ..runtime.causes import root_cause  # loads trio, which --help does not need
+
+        root = root_cause(group)
+        if isinstance(root, NetstackError | OSError):
+            raise root from None
+        raise
 
 
 def _failed(text: str, code: int, as_json: bool, traceback: str = "") -> int:

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from ..jobmanager.client import Document, JobResult
 from ..json_text import json_text
-from ..schedule.plan.words import counted
-from ..units import format_count, format_latency
+from ..units import counted, format_count, format_latency
 
 _SHOWN_SUBTASKS = 16
 

@@ -14,15 +14,14 @@ from pathlib import Path
 import click
 import trio
 
-from ..errors import NetstackError
 from ..jobmanager.client import DEFAULT_ADDRESS
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.metrics import serve_metrics
 from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
-from ..runtime.causes import root_cause
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.slots.slots import LoadBalanceMode
+from ..transport import full_url
 from .adaptive_flags import adaptive_flags, adaptive_settings
 from .jobmanager_flags import json_flag, secret_flag
 from .json_document import print_document
@@ -160,7 +159,7 @@ def jobmanager(
     Ctrl-C or SIGTERM stops it. With --folder, unfinished jobs resume when a JobManager is started on that folder again.
     """
     config = JobManagerConfig(
-        listen=listen if "://" in listen else f"tcp://{listen}",
+        listen=full_url(listen),
         folder=None if folder is None else str(folder.absolute()),
         is_standby=is_standby,
         secret=None if secret_file is None else Secret.from_file(secret_file),
@@ -176,13 +175,7 @@ def jobmanager(
         checkpoint_roots=tuple(str(root.absolute()) for root in checkpoint_roots),
     )
     set_up_logging(log_kind)
-    try:
-        trio.run(_serve, config, web, web_names, web_submit, metrics, as_json)
-    except BaseExceptionGroup as group:
-        root = root_cause(group)
-        if isinstance(root, NetstackError | OSError):  # its folder has another JobManager, a port is taken
-            raise root from None
-        raise
+    trio.run(_serve, config, web, web_names, web_submit, metrics, as_json)
     return 0
 
 

@@ -16,8 +16,8 @@ from typing import Final
 import click
 import trio
 
-from ..errors import ConfigError, ConnectionLost, NetstackError
-from ..schedule.plan.words import counted
+from ..errors import ConfigError, ConnectionLost
+from ..units import counted
 from ..web.history import History
 from ..web.recording import read_recording, recorded
 from .job import job_parameters
@@ -85,28 +85,17 @@ def record(
 
 
 async def _record(address: str, secret_file: Path | None, output: Path, seconds_s: float | None) -> None:
-    failure: NetstackError | OSError | None = None
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             ended = trio.Event()
             nursery.start_soon(_end_on, signals, ended)
-            try:
-                async with (
-                    connected(address, secret_file) as client,
-                    recorded(output, client.look, fatal=(ConnectionLost, OSError)),
-                ):
-                    with trio.move_on_after(float("inf") if seconds_s is None else seconds_s):
-                        await ended.wait()
-            except* (NetstackError, OSError) as errors:  # keeps this nursery from wrapping them in a group
-                failure = _first(errors)
+            async with (
+                connected(address, secret_file) as client,
+                recorded(output, client.look, fatal=(ConnectionLost, OSError)),
+            ):
+                with trio.move_on_after(float("inf") if seconds_s is None else seconds_s):
+                    await ended.wait()
             nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-
-
-def _first(errors: BaseExceptionGroup[NetstackError | OSError]) -> NetstackError | OSError:
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _end_on(signals: AsyncIterator[int], ended: trio.Event) -> None:

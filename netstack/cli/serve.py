@@ -33,7 +33,7 @@ from ..outbound.subpartition import ResultSubpartition
 from ..record.flink import value_format_named
 from ..runtime.network_environment import NetworkEnvironment, open_network
 from ..runtime.record_writer import RecordWriter
-from ..schedule.plan.words import counted
+from ..units import counted
 from ..wakeup import Signal
 from ..wire.flink_events import flink_name
 from .exchange import (

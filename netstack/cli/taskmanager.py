@@ -24,7 +24,6 @@ import trio
 from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
-from ..runtime.causes import root_cause
 from ..taskmanager.config import CONNECT_TIMEOUT_S, TaskManagerConfig
 from ..taskmanager.fork_server import start_fork_server
 from ..taskmanager.memory import short_collections
@@ -34,6 +33,8 @@ from ..taskmanager.slot_process import check_process_memory, limit_memory, slot_
 from ..taskmanager.slot_processes import SlotProcesses, counted_up
 from ..taskmanager.slot_settings import SlotSettings
 from ..tls_files import dial_as
+from ..transport import full_url
+from ..units import counted
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
@@ -211,11 +212,6 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
             sys.path.append("")  # finds the modules of jobs in the current directory, as `netstack submit` does
     try:
         trio.run(_serve, config, metrics, processes, as_json, until_eof)
-    except BaseExceptionGroup as group:
-        root = root_cause(group)
-        if isinstance(root, OSError):  # a port that is taken
-            raise root from None
-        raise
     finally:
         if processes is not None:
             processes.close()
@@ -285,8 +281,8 @@ def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
             profile, memory_bytes=least, connect_timeout_s=CONNECT_TIMEOUT_S, **network
         )
     for name in ("listen", "control"):
-        if chosen.get(name) and "://" not in chosen[name]:
-            chosen[name] = f"tcp://{chosen[name]}"
+        if chosen.get(name):
+            chosen[name] = full_url(chosen[name])
     allow = chosen.pop("allow", ())
     chosen["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
     return TaskManagerConfig(**chosen)
@@ -358,5 +354,5 @@ async def _announce(manager: TaskManager, processes: SlotProcesses | None, as_js
         else:
             others = "".join(f", {name} at {addresses[name]}" for name in ("metrics",) if addresses[name])
             control = "" if manager.control_address == manager.address else f", control at {manager.control_address}"
-            slots = f"{manager.config.slots} slot{'' if manager.config.slots == 1 else 's'}"
+            slots = counted(manager.config.slots, "slot")
             click.echo(f"listening at {manager.address}{control}{others}; {slots}")

@@ -22,7 +22,7 @@ import trio
 from ..documents import MAX_DOCUMENT_CONTAINERS
 from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
 from ..safe_text import safe_text
-from ..transport import ByteStream, transport_for
+from ..transport import ByteStream, full_url, transport_for
 from ..version import __version__
 from .build import own_build
 from .codec import Message, Plain
@@ -297,7 +297,7 @@ async def dial(
     """
 
     async def connect(address: str) -> tuple[ControlLink, Greeting]:
-        url = address if "://" in address else f"tcp://{address}"
+        url = full_url(address)
         place = url.partition("://")[2]
         stream: ByteStream | None = None
         try:
@@ -318,19 +318,15 @@ async def dial(
             raise
         return link, greeting
 
-    *others, last = url.split(",")
-    failures: list[str] = []
-    for each in others:
+    failures: list[ConnectionLost | OSError] = []
+    for each in url.split(","):
         try:
             return await connect(each)
         except (ConnectionLost, OSError) as error:
-            failures.append(str(error))
-    try:
-        return await connect(last)
-    except ConnectionLost as error:
-        if not failures:
-            raise
-        raise ConnectionLost("; ".join([*failures, str(error)])) from error
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    raise ConnectionLost("; ".join(map(str, failures))) from failures[-1]
 
 
 def packed(message: Message) -> bytes:

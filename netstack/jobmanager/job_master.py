@@ -29,8 +29,8 @@ from ..runtime.threads import InThread
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution import ExecutionInput, ExecutionState, JobState
-from ..schedule.plan.words import counted
 from ..schedule.scheduler import NO_SLOT, Scheduler
+from ..units import counted
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .datasets import JobDatasets
 from .driver import JobDriver

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
 from ..safe_text import safe_repr
-from ..schedule.plan.words import counted
+from ..units import counted
 from .blobs import Upload
 from .log import audit, fatal_traceback
 from .view import job_document, summary, taskmanagers_document

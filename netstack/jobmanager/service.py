@@ -36,9 +36,9 @@ from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questio
 from ..runtime.threads import InThread, background_tasks, in_thread
 from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import MemoryBlobStore
-from ..schedule.plan.words import counted
 from ..schedule.slots.slots import PhysicalSlot, SlotDemand
 from ..transport import Listener, transport_for
+from ..units import counted
 from ..version import __version__
 from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig

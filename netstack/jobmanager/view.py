@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..schedule.execution import ExecutionState, JobState
-from ..schedule.plan.words import counted
 from ..schedule.topology.topology import Topology
 from ..task.latency import merged_rows, summary_us
+from ..units import counted
 from .checkpoints import CheckpointReport
 from .job_master import JobMaster
 from .log import failure_documents

@@ -16,14 +16,7 @@ from ..buffer.builder import BufferBuilder
 from ..buffer.elements import BarrierBuffer, EventBuffer
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.stored import Packaging
-from ..errors import (
-    ChannelFailed,
-    ConsumerLost,
-    ErrorCode,
-    LocalProtocolError,
-    NetstackError,
-    PartitionNotFound,
-)
+from ..errors import ChannelFailed, ConsumerLost, ErrorCode, LocalProtocolError, NetstackError, PartitionNotFound
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
 from ..record.framing import MAX_RECORD_BYTES
@@ -219,7 +212,7 @@ class ResultPartition:
 
         Either all have left, or what one has not read has reached the quota of its subpartition.
         """
-        lost = sorted(self._consumed - self._acknowledged)
+        lost = sorted(self._consumed)
         full = lost if len(lost) == len(self.subpartitions) else list(filter(self.pool.has_reached_quota, lost))
         if full:
             more = f" and {len(full) - 1} more" if len(full) > 1 else ""

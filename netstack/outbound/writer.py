@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigError, LocalProtocolError
-from ..events import EVENTS, Event
+from ..events import Event
 from ..record.cells import emitter
 from ..record.formats import RecordFormat, kind_of
 from ..record.framing import (
@@ -251,7 +251,7 @@ class PartitionWriter:
         Raises:
             ConfigError: it is no event.
         """
-        if not isinstance(event, EVENTS):
+        if not isinstance(event, Event):
             raise ConfigError(f"broadcast_event was given {type_text(event)}; give an event, such as UserEvent('name')")
         self.settle()
         self.buffers.finish_all(by_event=True)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
+from ..buffer.buffer import Buffer
 from ..checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler
 from ..checkpoint.barrier.ports import blocks_producer
-from ..errors import LocalProtocolError
+from ..errors import LocalProtocolError, NetstackError
 from ..events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
@@ -49,11 +50,18 @@ class AlignedBarriers:
             self._handler.on_end_of_partition(channel)
         return self._take()
 
-    def stop(self) -> None:
-        """After the failure of a channel: resumes the blocked channels, and drops all further barriers."""
-        self._is_over = True
-        self._handler.close()
-        self._events.clear()
+    def poll(self) -> Buffer | None:
+        """Polls the gate. The failure of a channel ends alignment: no barrier is complete without that channel's.
+
+        Blocked channels are then resumed, and further barriers dropped.
+        """
+        try:
+            return self._gate.poll()
+        except NetstackError:
+            self._is_over = True
+            self._handler.close()
+            self._events.clear()
+            raise
 
     def _on_barrier(self, channel: int, barrier: CheckpointBarrier) -> None:
         if self._is_over:

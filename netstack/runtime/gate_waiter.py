@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from ..buffer.buffer import Buffer
-from ..errors import LocalProtocolError, NetstackError
+from ..errors import LocalProtocolError
 from ..events import DataType, Event, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
@@ -29,12 +29,6 @@ _BUSY: Final = "another task reads from this reader; give each task a gate of it
 Engine = SingleInputGate | UnionInputGate
 
 
-def _aligned(gate: Engine) -> AlignedBarriers:
-    from .aligned_barriers import AlignedBarriers  # readers without it need no checkpoints
-
-    return AlignedBarriers(gate)
-
-
 @final
 class GateWaiter:
     """Fetches the next buffer for a reader, with as few waits as possible."""
@@ -48,19 +42,25 @@ class GateWaiter:
         self._turn = 0
         self._resume: int | None = None
         self._is_waiting = False
-        self._aligned = _aligned(gate) if aligns_barriers else None
-        self.poll = gate.poll if self._aligned is None else self._poll_aligned
+        self._aligned: AlignedBarriers | None = None
+        self.poll = gate.poll
         """Polls the gate without waiting."""
+        if aligns_barriers:
+            from .aligned_barriers import AlignedBarriers  # other readers need no checkpoints
+
+            self._aligned = AlignedBarriers(gate)
+            self.poll = self._aligned.poll
         gate.on_available = self.parking.wake
+
+    @property
+    def aligns_barriers(self) -> bool:
+        """Whether barriers are aligned."""
+        return self._aligned is not None
 
     async def next_buffer(self) -> Buffer | None:
         """The next data buffer or event; None when all channels have ended."""
-        if self._is_waiting:
-            raise trio.BusyResourceError(_BUSY)
+        self._begin()
         gate = self.gate
-        if self._resume is not None:
-            channel, self._resume = self._resume, None
-            gate.resume(channel)
         self._turn += 1
         if self._turn >= TURN_BUFFERS:
             self._turn = 0
@@ -98,12 +98,8 @@ class GateWaiter:
 
     def next_buffer_nowait(self) -> Buffer | None:
         """The next data buffer or event if it is ready; raises `trio.WouldBlock` otherwise."""
-        if self._is_waiting:
-            raise trio.BusyResourceError(_BUSY)
+        self._begin()
         gate = self.gate
-        if self._resume is not None:
-            channel, self._resume = self._resume, None
-            gate.resume(channel)
         buffer = self.poll()
         if buffer is None and not gate.is_finished:
             gate.read_connections()
@@ -111,6 +107,14 @@ class GateWaiter:
             if buffer is None and not gate.is_finished:
                 raise trio.WouldBlock
         return buffer
+
+    def _begin(self) -> None:
+        """Refuses a second task, and resumes the channel behind the last barrier."""
+        if self._is_waiting:
+            raise trio.BusyResourceError(_BUSY)
+        if self._resume is not None:
+            channel, self._resume = self._resume, None
+            self.gate.resume(channel)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -122,15 +126,6 @@ class GateWaiter:
             yield
         finally:
             self._is_waiting = False
-
-    def _poll_aligned(self) -> Buffer | None:
-        """Polls the gate. Without the barriers of a failed channel no barrier is complete: alignment ends with it."""
-        assert self._aligned is not None
-        try:
-            return self.gate.poll()
-        except NetstackError:
-            self._aligned.stop()
-            raise
 
     def events_of(self, buffer: Buffer) -> list[Event]:
         """Handles an event buffer; returns the events for the application."""

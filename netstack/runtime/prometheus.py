@@ -27,7 +27,7 @@ import trio
 
 from ..errors import ConfigError
 from ..tls_files import PREFIX, CertificateFolder, split_tls
-from ..transport import is_private
+from ..transport import full_url, is_private
 from .authentication import Secret
 from .catalogue import CATALOGUE, Metric
 from .metrics import Sample, samples
@@ -90,7 +90,7 @@ async def bind_guarded(address: str, secret: Secret | None) -> MetricsServer:
         ConfigError: as `bind_metrics`; or other hosts can reach the address, and there is no secret.
         OSError: as `bind_metrics`.
     """
-    if secret is None and not is_private(address if "://" in address else f"tcp://{address}"):
+    if secret is None and not is_private(full_url(address)):
         raise ConfigError(
             f"metrics at {address} can be reached from other hosts, but there is no secret for a scraper's token:"
             " give --secret-file FILE, or serve metrics at 127.0.0.1"

@@ -271,7 +271,6 @@ class ArrayReader(_Reader):
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")
         self._waiter = GateWaiter(gate.engine, parking, aligns_barriers)
-        self._marks_events = aligns_barriers
         # A gate with few channels may use large blocks; a thousand large blocks would take a gigabyte.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
         config = gate.engine.config or NetworkConfig()
@@ -331,7 +330,7 @@ class ArrayReader(_Reader):
                 else:
                     events = waiter.events_of(buffer)
                     if events:
-                        if self._marks_events:
+                        if waiter.aligns_barriers:
                             mark = events
                         else:
                             self.events += [(channel, event) for event in events]

@@ -21,6 +21,7 @@ from ..control.reports import Statistics
 from ..errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.threads import background_tasks
+from ..transport import full_url
 
 
 @final
@@ -119,7 +120,7 @@ async def open_client(
 
     Cancellation, like the end of the block, closes the connection.
     """
-    url = address if "://" in address else f"tcp://{address}"
+    url = full_url(address)
     link, greeting = await dial(
         url,
         role=CLIENT,

@@ -10,7 +10,7 @@ from typing import Final, final
 from ..config import MIB, NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
-from ..transport import is_private, transport_for, url_parts
+from ..transport import full_url, is_private, transport_for, url_parts
 from .blob_reader import CACHE_BYTES
 
 CONNECT_TIMEOUT_S: Final = 60.0
@@ -89,7 +89,7 @@ class TaskManagerConfig:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be more than 0 seconds")
         for each in () if self.jobmanager is None else self.jobmanager.split(","):
-            url = each if "://" in each else f"tcp://{each}"
+            url = full_url(each)
             transport_for(url)
             parts = url_parts(url)
             if parts.scheme.endswith("tcp") and (not parts.hostname or parts.port is None):

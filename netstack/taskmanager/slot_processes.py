@@ -22,7 +22,7 @@ from ..control.messages import AskDetails, AskStacks, AskStatistics
 from ..errors import ConfigError
 from ..runtime.threads import in_thread
 from ..shuffle.files import remove_files
-from ..transport import url_parts
+from ..transport import full_url, url_parts
 from ..transports.shm import unsupported
 from .fork_server import ForkServer
 from .samples import sampled_slots
@@ -182,7 +182,7 @@ class SlotProcesses:
 
 def counted_up(address: str, count: int) -> str:
     """Returns an address with an increased port; port 0 stays 0. Raises ConfigError if the port would be too large."""
-    full = address if "://" in address else f"tcp://{address}"
+    full = full_url(address)
     parts = url_parts(full)
     if not parts.port:
         return address

@@ -133,11 +133,12 @@ class Web:
         async def checked(request: Request) -> Response:
             if not self._sessions.may(request.headers):
                 return _refusal(401, f"this request needs a web token of the cluster's secret as bearer token; {HOW}")
-            if request.method not in ("GET", "HEAD") and not self._may_change:
+            is_change = request.method not in ("GET", "HEAD")
+            if is_change and not self._may_change:
                 return _refusal(
                     403, "the web interface is read-only: start netstack jobmanager with --web-submit to allow changes"
                 )
-            if request.method not in ("GET", "HEAD") and not self._sessions.may(request.headers, only=self._changers):
+            if is_change and not self._sessions.may(request.headers, only=self._changers):
                 return _refusal(
                     403,
                     "a token of the clients' secret is read-only: use a token of the cluster's"

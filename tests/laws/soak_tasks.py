@@ -124,7 +124,8 @@ class Producer:
                     self.is_finished = True
             await self.writer.wait_consumed()
         except ConsumerLost:
-            assert self.is_crippled
+            has_quota = self.soak.producing.config.max_buffers_per_channel is not None
+            assert self.is_crippled if has_quota else all(stream.is_cancelled for stream in self.streams)
         except (PoolDestroyed, LocalProtocolError):
             assert self.partition.is_released
 

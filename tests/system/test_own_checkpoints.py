@@ -1,4 +1,7 @@
-"""A program with checkpoints of its own: a killed worker is told to all who work with it, and nothing counts twice."""
+"""A program takes its own checkpoints.
+
+When its worker is killed, the sources and the sink get an error, and after the restart each record counts once.
+"""
 
 from __future__ import annotations
 

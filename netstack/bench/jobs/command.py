@@ -12,11 +12,10 @@ from rich.console import Console
 
 from netstack.cli.values import COUNT, COUNTS
 from netstack.limited_log import quieter
-from netstack.units import format_count, format_latency, three_digits
+from netstack.units import counted, format_count, format_latency, three_digits
 
 from .. import console
 from ..flags import flag, flag_of, flags, json_flag
-from ..words import counted
 from .spec import JobsSpec
 
 _DEFAULT: Final = JobsSpec()

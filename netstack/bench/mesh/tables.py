@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from netstack.units import format_count, format_latency, three_digits
+from netstack.units import counted, format_count, format_latency, three_digits
 
 from .. import console
-from ..words import counted
 from .matrix import Matrix
 from .spec import MeshSpec
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 from netstack.cli.network_flags import acts_as_flag
 from netstack.cli.values import COUNT, LENGTH, RATE, SIZE, Parsed
 from netstack.errors import ConfigError
-from netstack.units import parse_duration, parse_size
+from netstack.units import counted, parse_duration, parse_size
 
 from .. import console
 from ..flags import flag, hosts_flags, json_flag, record_bytes_flag
@@ -26,7 +26,7 @@ from ..report.points import Analysis
 from ..runners import Runners
 from ..spec import Emit, RunSpec, constants_of, refuse_below
 from ..store import StoreError, read_rows
-from ..words import counted, distinct_warnings
+from ..words import distinct_warnings
 from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netstack.units import format_size, three_digits
+from netstack.units import counted, format_size, three_digits
 
 from ..figure import Figure
 from ..spec import RunSpec
 from ..store import Row
-from ..words import counted, setting, setting_name, setting_text
+from ..words import setting, setting_name, setting_text
 from .charts import timeout_label
 from .points import Analysis, facet, row_kind
 

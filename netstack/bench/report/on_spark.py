@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netstack.units import format_duration, three_digits
+from netstack.units import counted, format_duration, three_digits
 
 from ..charts.page import facts
 from ..figure import Figure
 from ..store import Row
-from ..words import counted
 
 
 def on_spark(rows: Sequence[Row]) -> bool:

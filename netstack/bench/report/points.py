@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netstack.units import format_count, format_duration, format_latency, format_size
+from netstack.units import counted, format_count, format_duration, format_latency, format_size
 
 from ..figure import Figure
 from ..grid import Kind, run_kind
 from ..spec import constants_of
 from ..store import Row
-from ..words import counted, plain, setting, setting_name, setting_text
+from ..words import plain, setting, setting_name, setting_text
 
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default
 PREFIX_BYTES: Final = 4  # length prefix of a record on the wire

@@ -14,6 +14,8 @@ from functools import partial
 from html import escape
 from typing import Any, Final
 
+from netstack.units import counted
+
 from ..charts.look import legend as charts_legend
 from ..charts.look import numbered
 from ..charts.page import both_sizes
@@ -21,7 +23,6 @@ from ..charts.plane import Plane, draw_plane
 from ..charts.svg import Mark, Series, nice_ticks
 from ..grid import Kind
 from ..store import Row
-from ..words import counted
 from .charts import View, panel, tabs, timeout_label, views
 from .filters import Filters
 from .points import Analysis, Line

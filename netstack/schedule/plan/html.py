@@ -11,6 +11,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
+from ...units import counted
 from ..graph.chaining import ChainingExplanation
 from ..graph.job_graph import JobVertex
 from .picture import BOX_WIDTH, Box, lay_out
@@ -20,7 +21,6 @@ from .words import (
     buffers_problem,
     channels_text,
     cluster_text,
-    counted,
     edge_text,
     group_text,
     letter,

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
+from ...units import counted
 from ..graph.job_graph import JobGraph
 from .plan import Plan
-from .words import channels_text, counted, edge_text, group_text, letter, parallelism_text, shortened
+from .words import channels_text, edge_text, group_text, letter, parallelism_text, shortened
 
 BOX_WIDTH: Final = 244
 _GAP: Final = 36

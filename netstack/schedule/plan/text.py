@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from ...units import counted
 from ..slots.placement import Placement
 from .picture import picture
 from .plan import Plan
 from .words import (
     buffers_problem,
     cluster_text,
-    counted,
     letter,
     listed,
     network_text,

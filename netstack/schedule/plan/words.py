@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ...units import format_size
+from ...units import counted, format_size
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge
 from .plan import Plan, RegionPlan
 
@@ -26,11 +26,6 @@ def listed(texts: Sequence[str], most: int) -> str:
     """Texts joined by commas, with the number of omitted ones."""
     left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + left
-
-
-def counted(count: int, what: str) -> str:
-    """`1 slot`, `1,000 slots`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def ranges(numbers: Iterable[int]) -> str:

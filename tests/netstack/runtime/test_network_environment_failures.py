@@ -22,6 +22,7 @@ from netstack.errors import (
     ProducerFailed,
 )
 from netstack.ids import ChannelDescriptor, ResultPartitionType
+from netstack.outbound.selector import CustomSelector
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
@@ -328,6 +329,28 @@ async def test_a_consumer_that_leaves_ends_the_wait_of_its_writer(
         assert [type(error) for error in ended] == ([] if outwaits else [ConsumerLost])
         partition.release()
     assert outwaits or "subpartition 0 has left" in str(ended[0])
+
+
+async def test_a_consumer_that_has_left_does_not_end_the_writing_to_another(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    writer = RecordWriter(
+        producer.create_partition("p", subpartitions=2),
+        selector=CustomSelector(lambda record, channels: record[0]),
+        buffer_timeout_s=None,
+    )
+    both = channels(producer, count=2)
+    leaving, staying = await consumer.open_gate(both[1:]), await consumer.open_gate(both[:1])
+    await settle()
+    leaving.close()
+    await settle()
+    received: list[list[Any]] = [[]]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read_all, staying, received)
+        for _ in range(200):  # waits for buffers many times
+            await writer.emit(bytes(1020))
+        await writer.finish()
+    assert len(received[0]) == 200
 
 
 @pytest.mark.parametrize("config", [replace(CONFIG, max_buffers_per_channel=3)])
