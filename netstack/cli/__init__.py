@@ -95,8 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
     except ConfigError as error:
         return _failed(str(error), 2, as_json, getattr(error, "traceback", ""))
-    except (NetstackError, OSError) as error:
+    except NetstackError as error:
         return _failed(str(error), 1, as_json, getattr(error, "traceback", ""))
+    except OSError as error:
+        return _failed(str(error).removeprefix(f"[Errno {error.errno}] "), 1, as_json)
     except (KeyboardInterrupt, click.Abort):
         return _failed("stopped by Ctrl-C", 1, as_json)
 
