@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -95,7 +96,8 @@ def test_a_dataset_outlives_the_slots_that_wrote_it(tmp_path: Path) -> None:
         rig.ask(lambda client: run(client, batch_jobs.keeps("numbers")))
         slots = slots_of(rig.taskmanagers[0].pid)
         for pid in slots:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since it was listed
+                os.kill(pid, signal.SIGKILL)
         rig.wait_until(lambda: not slots & slots_of(rig.taskmanagers[0].pid))
         found = rig.ask(lambda client: run(client, batch_jobs.reads("numbers")))
         assert found == {0: batch_jobs.expected()}
