@@ -189,7 +189,10 @@ class BoundOperator:
         )
         if self.is_async and self.kind in _PLAIN:
             raise ConfigError(f"operator {self.name!r}: a {self.kind.value} cannot be async; make it a process")
-        self.wants_output = self.kind is not OperatorKind.SINK or takes(self.process, 2)
+        # `print`, and a function with a default for its second argument, are sinks of a record alone.
+        self.wants_output = (
+            self.kind is not OperatorKind.SINK or not takes(self.process, 1) or _has_parameter(self.process, "out")
+        )
         self.can_be_interrupted = bool(getattr(self._object, "can_be_interrupted", False))
         self.takes_arrays = self.is_batched and bool(getattr(self._object, "takes_arrays", False))
 

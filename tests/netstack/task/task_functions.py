@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -623,3 +624,7 @@ def indexed(count: int) -> Sequence[int]:
 
 def as_array(count: int) -> Any:
     return np.arange(count)
+
+
+def shown(record: Any, end: str = "\n") -> None:
+    sys.stdout.write(f"{record}{end}")

@@ -31,6 +31,7 @@ from task_functions import (
     numbers,
     numbers_of_subtask,
     plus,
+    shown,
     split_by_size,
     twice,
     where,
@@ -393,3 +394,14 @@ def test_a_function_of_an_edge_that_cannot_be_called_is_refused(
     said = rf"edge 'a' -> 'b': {function.__name__} cannot be called as \({wanted}\)"
     with pytest.raises(ConfigError, match=said):
         selector_of(output, cast(Any, None), 0, lambda name: function)
+
+
+async def test_a_function_that_takes_a_record_gets_no_output(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`print` takes any number of arguments, and `shown` has a default for its second one."""
+    for sink in (print, shown):
+        job = StreamEnvironment("job")
+        job.source(numbers, name="source", parameters={"count": 3}).sink(sink, name="sink")
+        await run_to_its_end(job)
+        assert capsys.readouterr().out.split() == ["0", "1", "2"]
