@@ -91,7 +91,7 @@ def regress(
     The exit code is 0 unless --fail-on worse is given, which also counts a measurement that failed, such as
     one that lost a record. Latencies with a buffer timeout, Flink and Dask are left out.
 
-    The default takes about three minutes.
+    The default takes five to six minutes.
     """
     if repeats < ENOUGH_REPEATS or not seconds > 0:
         raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
