@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, final
 
 import trio
 
-from ..errors import ConfigError, RecordError
+from ..errors import ConfigError
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.information import InputInformation
 from ..waits import WaitMeter
@@ -37,6 +37,9 @@ cores, a shuffle took a tenth longer."""
 TURN_S: Final = 0.005
 """Time without a wait after which other trio tasks get a turn, such as those that read barriers from the network. A
 turn costs 20 to 50 us."""
+
+EMPTY_READ_S: Final = 0.01
+"""Time after which sources that had no record are read again, unless something wakes the task earlier."""
 
 _Step: TypeAlias = Callable[[Any, int, int], Awaitable[int]]
 """Processes some records of [first, last) of a list or array, at least one; returns the index of the next record."""
@@ -115,6 +118,7 @@ class ChainLoop:
         self._slice = 1
         self._part = 1
         self._waited_at = 0.0
+        self._empty_reads = 0  # since the last record
 
     async def run(self, inputs: TaskInput | None) -> bool:
         """Processes all input.
@@ -126,7 +130,7 @@ class ChainLoop:
             Whether the data has ended; False if the job was stopped with a savepoint.
 
         Raises:
-            RecordError: a source returned no record, or a record does not fit its format.
+            RecordError: a record does not fit its format.
             ConfigError: sources that would block each other.
             Exception: an operator raised it.
 
@@ -185,6 +189,8 @@ class ChainLoop:
                 turn = (turn + 1) % len(left)
                 if await self._read(left[turn]) is False:
                     del left[turn]
+                elif self._empty_reads >= len(left):
+                    await self._pause(None)
 
     async def _run_mixed(self, inputs: TaskInput, sources: Sequence[ChainedOperator]) -> None:
         """Reads gates and chained sources in turn."""
@@ -201,6 +207,7 @@ class ChainLoop:
                 self._drain = inputs.ended_with_drain  # False: the job was stopped, and the sources stop with it
                 records = None if inputs.is_finished else inputs.poll()
                 if records is not None and len(records):
+                    self._empty_reads = 0
                     self._enter(inputs.gate_index)
                     await self._in_slices(records, steps[inputs.gate_index], inputs.processed)
                 elif records is not None and checkpoints.is_due:
@@ -213,7 +220,9 @@ class ChainLoop:
                     del left[0]
                 elif left:
                     left.append(left.pop(0))
-                if self._ticks() - self._waited_at > TURN_S:
+                if records is None and left and self._empty_reads >= len(left):
+                    await self._pause(inputs)
+                elif self._ticks() - self._waited_at > TURN_S:
                     await self._wait(trio.lowlevel.checkpoint)
         self._drain = inputs.ended_with_drain
 
@@ -226,7 +235,7 @@ class ChainLoop:
             )
 
     async def _read(self, source: ChainedOperator) -> bool:
-        """Reads a source once and processes the records. Returns False at its end."""
+        """Reads a source once and processes the records, if there are any. Returns False at its end."""
         bound = source.bound
         if bound.is_async:
             self.reading.begin(self._now())
@@ -249,12 +258,27 @@ class ChainLoop:
                 await self._wait(trio.lowlevel.checkpoint)
             return True
         if not len(records):
-            raise RecordError(f"source {bound.context} returned no record; return at least one, or None at the end")
+            self._empty_reads += 1
+            return True
+        self._empty_reads = 0
         source.read, source.sent = len(records), 0
         await self._in_slices(records, self._step_of(source.main), source.has_sent)
         if not self._checkpoints.is_stopped:
             source.read = source.sent = 0
         return True
+
+    async def _pause(self, inputs: TaskInput | None) -> None:
+        """Waits for `EMPTY_READ_S`, or until there is something else to do: no source had a record."""
+        with trio.move_on_after(EMPTY_READ_S):
+            if inputs is not None and not inputs.is_finished:
+                await inputs.wait()
+            else:
+                self.reading.begin(self._now())
+                try:
+                    await self._mailbox.wait()
+                finally:
+                    self.reading.end(self._now())
+        self._waited_at = self._ticks()
 
     def report_first_output(self) -> None:
         """Reports the outputs that have their first record now."""

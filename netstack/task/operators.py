@@ -19,12 +19,12 @@ method may be a normal one or `async def`, except those of map, filter and flat_
 come over the network are passed as arrays of shape (records, bytes per record) or (records,); bytes of different
 lengths come in lists. In a job without checkpoints an array may span many buffers. The operator owns the array.
 
-`read` returns the next records, at least one, as a list or an array; None at the end. An async `read` may wait. Only
-the end of the task interrupts it: a checkpoint or savepoint waits until it returns, or times out. So a source that
-waits for long should return from time to time, or set `can_be_interrupted = True` in its class. Then `read` is
-cancelled when a checkpoint is due, and called again afterwards; it must lose neither records nor its position.
-`snapshot` of a source gets the number of records at the end of the last `read` that were not sent; they must be read
-again.
+`read` returns the next records as a list or an array, or None at the end. An empty list says that there are none now;
+`read` is then called again after 10 ms. An async `read` may wait. Only the end of the task interrupts it: a checkpoint
+or savepoint waits until it returns, or times out. So a source that waits for long should return an empty list from time
+to time, or set `can_be_interrupted = True` in its class. Then `read` is cancelled when a checkpoint is due, and called
+again afterwards; it must lose neither records nor its position. `snapshot` of a source gets the number of records at
+the end of the last `read` that were not sent; they must be read again.
 
 A source function is called again after a restart. A range, a list, an array or another sequence continues at its
 position. Any other iterable is read from its start, a millisecond at a time, and the records sent before are skipped.

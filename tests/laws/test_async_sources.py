@@ -1,7 +1,7 @@
 """Whenever checkpoints come: what a source has advanced by before it waits is sent, once, and its reads end.
 
-A source counts on, then awaits, then gives what it counted. Checkpoints, savepoints and aborts come at any moment of a
-read; the job is stopped at any moment and goes on from its last checkpoint.
+A source counts on, then awaits, then returns what it counted, sometimes nothing. Checkpoints, savepoints and aborts
+come at any moment of a read; the job is stopped at any moment and goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ class Advancing:
 
     is_reading = False
 
-    def __init__(self, pauses_s: list[float], at_once: int) -> None:
+    def __init__(self, pauses_s: list[float], at_once: int, empty_every: int) -> None:
         self.next, self.pauses_s, self.at_once, self.reads = 0, pauses_s, at_once, 0
+        self.empty_every = empty_every
 
     def open(self, context: OperatorContext) -> None:
         self.first = context.subtask * 1_000_000
 
     async def read(self) -> list[int] | None:
         assert not self.is_reading
-        first, self.next = self.next, min(self.next + self.at_once, COUNT)
         self.reads += 1
+        at_once = self.at_once if self.reads % self.empty_every else 0
+        first, self.next = self.next, min(self.next + at_once, COUNT)
         self.is_reading = True
         await trio.sleep(self.pauses_s[self.reads % len(self.pauses_s)])
         self.is_reading = False
-        return [self.first + number for number in range(first, self.next)] or None
+        if at_once and first == COUNT:
+            return None
+        return [self.first + number for number in range(first, self.next)]
 
     def snapshot(self, unsent: int) -> int:
         assert not self.is_reading
@@ -78,19 +82,21 @@ RUNS = st.builds(
 
 
 @settings(max_examples=15, deadline=None)
-@given(PAUSES, st.integers(1, 9), st.integers(1, 2), st.lists(RUNS, max_size=4))
-def test_every_record_arrives_once(pauses_s: list[float], at_once: int, sources: int, runs: list[Run]) -> None:
-    run_virtual(play, pauses_s, at_once, sources, runs)
+@given(PAUSES, st.integers(1, 9), st.integers(2, 9), st.integers(1, 2), st.lists(RUNS, max_size=4))
+def test_every_record_arrives_once(
+    pauses_s: list[float], at_once: int, empty_every: int, sources: int, runs: list[Run]
+) -> None:
+    run_virtual(play, pauses_s, at_once, empty_every, sources, runs)
 
 
-async def play(pauses_s: list[float], at_once: int, sources: int, runs: list[Run]) -> None:
+async def play(pauses_s: list[float], at_once: int, empty_every: int, sources: int, runs: list[Run]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         job = StreamEnvironment(
             "job",
             parallelism=sources,
             settings=StreamSettings(checkpoints=CheckpointSettings(unaligned=True), checkpoint_folder=folder),
         )
-        parameters: dict[str, Any] = {"pauses_s": pauses_s, "at_once": at_once}
+        parameters: dict[str, Any] = {"pauses_s": pauses_s, "at_once": at_once, "empty_every": empty_every}
         job.source(Advancing, name="source", parameters=parameters).rebalance().sink(Collect, name="sink")
         number, last = 0, None
         for each in runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -33,6 +34,25 @@ class Lengths:
             return None
         record = bytes(self._left.pop(0))
         return np.frombuffer(record, np.uint8).reshape(1, -1) if self._as_arrays else [record]
+
+    def snapshot(self, unsent: int) -> int:
+        return unsent
+
+
+class Polled:
+    """A source with one record in each third read and none in the others; it counts its reads."""
+
+    reads: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, count: int, name: str = "polled") -> None:
+        self._count, self._name, self._turn = count, name, 0
+
+    def read(self) -> list[int] | None:
+        self.reads[self._name] += 1
+        self._turn += 1
+        if self._turn % 3:
+            return []
+        return [self._turn // 3] if self._turn <= 3 * self._count else None
 
     def snapshot(self, unsent: int) -> int:
         return unsent

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import task_functions
 import trio
-from task_functions import Bursts, BusySink, Everything, SlowSink, numbers
+from task_functions import Bursts, BusySink, Collect, Everything, Polled, SlowNumbers, SlowSink, numbers
 from tasks import running
 from trio.testing import MockClock
 
 from netstack.schedule import StreamEnvironment, StreamSettings
-from netstack.task.chain_loop import TURN_S
+from netstack.schedule.graph.stream_graph import ChainingStrategy, OperatorKind, StreamNode
+from netstack.task.chain_loop import EMPTY_READ_S, TURN_S
 
 
 def unchained() -> StreamEnvironment:
@@ -77,3 +78,44 @@ async def test_whatever_a_method_returns_is_awaited_if_it_wants_that(autojump_cl
     async with running(job) as run:
         await run.wait()
     assert task_functions.LOG == ["open sink-0", "process", "finish", "close"]
+
+
+async def test_a_source_without_records_is_read_again_after_a_pause(autojump_clock: MockClock) -> None:
+    Polled.reads.clear()
+    job = StreamEnvironment("job")
+    job.source(Polled, name="source", parameters={"count": 100}).sink(Collect, name="sink")
+    async with running(job) as run:
+        await run.wait()
+        idle_s = run.task("source").statistics().idle_s
+    assert run.result("sink") == [[*range(1, 101)]]
+    assert Polled.reads["polled"] == 303
+    assert trio.current_time() == pytest.approx(202 * EMPTY_READ_S, abs=0.1)
+    assert idle_s == pytest.approx(202 * EMPTY_READ_S, abs=0.1)
+
+
+@pytest.mark.parametrize("is_chained", [True, False])
+async def test_a_source_without_records_leaves_turns_to_other_inputs(
+    autojump_clock: MockClock, is_chained: bool
+) -> None:
+    Polled.reads.clear()
+    job = StreamEnvironment("job")
+    polled = job.source(Polled, name="polled", parameters={"count": 100})
+    other = job.source(numbers) if is_chained else job.source(SlowNumbers, parameters={"count": 1000}).rebalance()
+    join = StreamNode(
+        name="join",
+        kind=OperatorKind.CONNECT,
+        function="task_functions:Join",
+        strategy=ChainingStrategy.HEAD_WITH_SOURCES,
+    )
+    job.add(join, polled, other).sink(Collect, name="sink")
+    async with running(job) as run:
+        await run.wait()
+        idle_s = run.task("join").statistics().idle_s
+    (records,) = run.result("sink")
+    assert [number for side, number in records if side == "left"] == [*range(1, 101)]
+    others = [index for index, (side, number) in enumerate(records) if side == "right"]
+    assert len(others) == 1000
+    assert others[-1] < 1000 + 60, "the other input waited for the source"
+    assert Polled.reads["polled"] == 303
+    assert trio.current_time() <= 2.1
+    assert idle_s == pytest.approx(trio.current_time(), abs=0.1)
