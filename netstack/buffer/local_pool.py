@@ -58,7 +58,8 @@ class LocalBufferPool:
         self.present_size = required
         """The size of the last redistribution; pending changes are not applied."""
         self._max_overdraft = max_overdraft
-        self._quota = max_buffers_per_channel
+        self.quota = max_buffers_per_channel
+        """The number of segments that one subpartition may hold before the pool is unavailable; None: no limit."""
         self._held = [0] * subpartitions if max_buffers_per_channel is not None else []
         self._over_quota = 0
         self._available: list[Segment] = []
@@ -109,10 +110,6 @@ class LocalBufferPool:
         """Whether a segment is free and no subpartition has reached its quota; also true when destroyed."""
         return self._is_available or self.is_destroyed
 
-    def has_reached_quota(self, subpartition: int) -> bool:
-        """Whether a subpartition has reached its quota."""
-        return self._quota is not None and self._held[subpartition] >= self._quota
-
     @property
     def is_over_quota(self) -> bool:
         """Whether a subpartition has reached its quota: its writer waits before it opens another buffer."""
@@ -145,9 +142,9 @@ class LocalBufferPool:
                 return None
             segment = taken
             self._requested += 1
-        if self._quota is not None and subpartition >= 0:
+        if self.quota is not None and subpartition >= 0:
             self._held[subpartition] += 1
-            if self._held[subpartition] == self._quota:
+            if self._held[subpartition] == self.quota:
                 self._over_quota += 1
         if not self._available or self._over_quota:
             self._update()
@@ -156,7 +153,7 @@ class LocalBufferPool:
     def try_acquire_many(self, count: int, subpartition: int = -1) -> list[Segment]:
         """Acquires up to `count` segments charged to `subpartition`. Raises PoolDestroyed if the pool was destroyed."""
         available = self._available
-        if self._quota is None and len(available) > count:  # one stays free, so availability does not change
+        if self.quota is None and len(available) > count:  # one stays free, so availability does not change
             taken = available[-count:]
             del available[-count:]
             return taken
@@ -179,8 +176,8 @@ class LocalBufferPool:
 
     def recycle(self, segment: Segment, subpartition: int = -1) -> None:
         """Takes a segment back: to the network pool above the size, else to a listener, else to the free ones."""
-        if self._quota is not None and subpartition >= 0:
-            if self._held[subpartition] == self._quota:
+        if self.quota is not None and subpartition >= 0:
+            if self._held[subpartition] == self.quota:
                 self._over_quota -= 1
             self._held[subpartition] -= 1
         if self.is_destroyed or self._requested > self.present_size:

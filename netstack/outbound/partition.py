@@ -210,17 +210,20 @@ class ResultPartition:
     def check_consumers(self) -> None:
         """Raises ConsumerLost if a wait for a buffer would never end, because consumers have left before the end.
 
-        Either all have left, or what one has not read has reached the quota of its subpartition.
+        What one has not read has reached the quota, or what they have not read leaves at most one buffer to each other
+        consumer: these may be open, so that no buffer becomes free.
         """
         lost = sorted(self._consumed)
-        full = lost if len(lost) == len(self.subpartitions) else list(filter(self.pool.has_reached_quota, lost))
-        if full:
-            more = f" and {len(full) - 1} more" if len(full) > 1 else ""
-            unread = self.subpartitions[full[0]].queued_buffers()
+        if not lost:
+            return
+        pool, others = self.pool, len(self.subpartitions) - len(lost)
+        unread = [self.subpartitions[index].queued_buffers() for index in lost]
+        if not others or sum(unread) + others >= pool.size or (pool.quota is not None and max(unread) >= pool.quota):
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             raise ConsumerLost(
-                f"partition {self.partition_id!r} has no free buffer, and the consumer of subpartition {full[0]}{more}"
-                f" has left before the end, with {unread} buffers unread; fail or release the partition, and create it"
-                " again"
+                f"partition {self.partition_id!r} has no free buffer, and the consumer of subpartition {lost[0]}{more}"
+                f" has left before the end, with {sum(unread)} buffers unread; fail or release the partition, and"
+                " create it again"
             )
 
     @property

@@ -150,9 +150,9 @@ class RecordWriter(Generic[T]):
 
         Raises:
             RecordError, LocalProtocolError: as `emit_nowait`.
-            ConsumerLost: it would wait for ever, because all consumers have left before the end, or the unread buffers
-                of one that has left have reached `max_buffers_per_channel`. The record was not written. In other cases
-                it waits; `statistics().subpartitions[i].is_consumed` says which consumers have left.
+            ConsumerLost: it would wait for ever, because all consumers have left before the end, or because the unread
+                buffers of those that left fill the pool or have reached `max_buffers_per_channel`. The record was not
+                written. `statistics().subpartitions[i].is_consumed` says which consumers have left.
             PoolDestroyed: the partition was released or failed meanwhile.
 
         Cancellation: either nothing was written, or, if the first part of the record was already written, the next call

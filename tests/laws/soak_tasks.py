@@ -124,8 +124,7 @@ class Producer:
                     self.is_finished = True
             await self.writer.wait_consumed()
         except ConsumerLost:
-            has_quota = self.soak.producing.config.max_buffers_per_channel is not None
-            assert self.is_crippled if has_quota else all(stream.is_cancelled for stream in self.streams)
+            assert self.is_crippled
         except (PoolDestroyed, LocalProtocolError):
             assert self.partition.is_released
 

@@ -22,7 +22,7 @@ from netstack.errors import (
     ProducerFailed,
 )
 from netstack.ids import ChannelDescriptor, ResultPartitionType
-from netstack.outbound.selector import CustomSelector
+from netstack.outbound.selector import BroadcastSelector, ChannelSelector, CustomSelector, RoundRobinSelector
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
@@ -353,11 +353,15 @@ async def test_a_consumer_that_has_left_does_not_end_the_writing_to_another(
     assert len(received[0]) == 200
 
 
-@pytest.mark.parametrize("config", [replace(CONFIG, max_buffers_per_channel=3)])
+@pytest.mark.parametrize("selector", [RoundRobinSelector, BroadcastSelector])
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, max_buffers_per_channel=3)])
 async def test_one_of_two_consumers_that_leaves_ends_the_writing_when_its_part_is_full(
-    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+    autojump_clock: MockClock,
+    selector: type[ChannelSelector],
+    producer: NetworkEnvironment,
+    consumer: NetworkEnvironment,
 ) -> None:
-    writer = RecordWriter(producer.create_partition("p", subpartitions=2), buffer_timeout_s=None)
+    writer = RecordWriter(producer.create_partition("p", subpartitions=2), selector=selector(), buffer_timeout_s=None)
     both = channels(producer, count=2)
     leaving, staying = await consumer.open_gate(both[1:]), await consumer.open_gate(both[:1])
     received: list[list[Any]] = [[]]
