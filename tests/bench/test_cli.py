@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from process_tree import children_of
 
 import netstack.bench.cli
+from netstack.bench.__main__ import main as start
 from netstack.bench.cli import Runners, main
 from netstack.bench.endpoints import config_of
 from netstack.bench.spec import RunSpec
@@ -533,6 +535,23 @@ def test_worse_is_exit_code_1_for_those_who_ask(
     assert "(-20.0%)" in told
     assert main(["compare", a, b, "--fail-on", "worse", "--threshold", "25"]) == 0
     assert main(["compare", b, a, "--fail-on", "worse"]) == 0, "better is not worse"
+
+
+def test_ctrl_c_while_the_commands_are_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted(MetaPathFinder):
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "netstack.bench.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    monkeypatch.setattr(sys, "argv", ["netstack-bench", "run", "--json"])
+    monkeypatch.delitem(sys.modules, "netstack.bench.cli")
+    assert start() == 1
+    printed, error = capsys.readouterr(), "stopped by Ctrl-C before anything was measured"
+    assert json.loads(printed.out) == {"error": error, "exit_code": 1, "delivered": False}
+    assert printed.err == f"netstack-bench: {error}\n"
 
 
 @pytest.mark.slow
