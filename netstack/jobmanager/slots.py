@@ -20,6 +20,7 @@ from ..errors import LocalProtocolError
 from ..schedule.graph.job_graph import JobGraph
 from ..schedule.slots.slot_matching import match_balanced
 from ..schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotDemand, SlotRequest
+from ..units import counted
 
 
 @final
@@ -219,4 +220,4 @@ def slots_needed(job: JobGraph) -> str:
         name = job.slot_sharing_groups[vertex.slot_sharing_group].name
         needed[name] = max(needed.get(name, 0), vertex.parallelism)
     groups = ", ".join(f"{count} of group {name}" for name, count in needed.items())
-    return f"the job needs {sum(needed.values())} slots ({groups})"
+    return f"the job needs {counted(sum(needed.values()), 'slot')} ({groups})"

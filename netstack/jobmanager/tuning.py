@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
 from ..config import NetworkConfig
-from ..units import format_count, format_duration
+from ..units import counted, format_count, format_duration
 
 Reason = Literal["busy", "skew", "credit", "connection", "source", "none"]
 
@@ -296,7 +296,7 @@ def _parallelism(job: Document, shares: Mapping[int, tuple[float, float, float]]
             continue
         why = f"its subtasks are busy for {busy:.0%} of the time; its sources could send {growth:.1f} times as much"
         if wanted < needed:
-            why += f"; it needs {needed}, but there are only {slots} slots"
+            why += f"; it needs {needed}, but the cluster has only {counted(slots, 'slot')}"
         for operator in vertex["operators"]:
             yield Proposal(f"parallelism of {operator}", ("operators", operator, "parallelism"), now, wanted, why)
 

@@ -20,6 +20,7 @@ from ..errors import ChannelFailed, ConsumerLost, ErrorCode, LocalProtocolError,
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
 from ..record.framing import MAX_RECORD_BYTES
+from ..units import counted
 from ..waits import WaitMeter
 from .statistics import ResultPartitionStatistics
 from .subpartition import ResultSubpartition
@@ -222,8 +223,8 @@ class ResultPartition:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             raise ConsumerLost(
                 f"partition {self.partition_id!r} has no free buffer, and the consumer of subpartition {lost[0]}{more}"
-                f" has left before the end, with {sum(unread)} buffers unread; fail or release the partition, and"
-                " create it again"
+                f" has left before the end, with {counted(sum(unread), 'buffer')} unread; fail or release the"
+                " partition, and create it again"
             )
 
     @property

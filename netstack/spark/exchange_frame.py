@@ -33,6 +33,7 @@ from ..errors import ConfigError
 from ..keygroups import check_parallelism, default_max_parallelism
 from ..runtime.authentication import Secret
 from ..runtime.record_writer import check_buffer_timeout
+from ..units import counted
 from .boundary import end_stage
 from .columns import PlainColumns
 from .driver import Driver, driver_of
@@ -174,9 +175,9 @@ def _straight(driver: Driver, df: Any, into: int | None, profile: Any) -> tuple[
         partitions = layout.partitions
     if partitions > slots:
         raise ConfigError(
-            f"exchange: the DataFrame has {partitions} partitions and the session {slots} slots, and a barrier stage"
-            f" runs all its tasks at once: give it fewer partitions (df.repartition({slots}), numPartitions={slots},"
-            " spark.sql.files.maxPartitionBytes), or start more workers"
+            f"exchange: the DataFrame has {partitions} partitions and the session {counted(slots, 'slot')}, and a"
+            f" barrier stage runs all its tasks at once: give it fewer partitions (df.repartition({slots}),"
+            f" numPartitions={slots}, spark.sql.files.maxPartitionBytes), or start more workers"
         )
     if into is not None and 0 < partitions < into:
         raise ConfigError(f"exchange: into={into}, and the DataFrame has {partitions} partitions: lower into")
