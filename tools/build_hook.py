@@ -31,7 +31,7 @@ FLINK = "apache-flink-libraries==2.3.0"
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    """See the module."""
+    """Adds the compiled modules to a wheel; the module says when."""
 
     _temporary: tempfile.TemporaryDirectory[str] | None = None
     _jar: tempfile.TemporaryDirectory[str] | None = None

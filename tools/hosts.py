@@ -416,7 +416,7 @@ def _torment(hosts: Hosts, asked: argparse.Namespace) -> int:
             try:
                 mode = "unaligned" if asked.unaligned else "aligned"
                 verdict = torment(
-                    hosts, seed, Path(folder), mode=mode, tell=lambda text: print(f"  {text}", flush=True)
+                    hosts, seed, Path(folder), mode=mode, log_event=lambda text: print(f"  {text}", flush=True)
                 )
             finally:
                 hosts.end_all()

@@ -46,7 +46,9 @@ def read() -> Any:
     """Reads netstack from its sources."""
     loader = griffe.GriffeLoader(search_paths=[str(ROOT)], extensions=griffe.load_extensions())
     submodules = loader.finder.submodules
-    loader.finder.submodules = lambda module: [each for each in submodules(module) if each[0][0] not in UNREAD]
+    loader.finder.submodules = lambda module: [  # type: ignore[method-assign]
+        each for each in submodules(module) if each[0][0] not in UNREAD
+    ]
     return loader.load("netstack")
 
 
