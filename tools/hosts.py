@@ -408,7 +408,7 @@ def _hold_daemons(hosts: Hosts, asked: argparse.Namespace) -> int:
 
 def _torment(hosts: Hosts, asked: argparse.Namespace) -> int:
     """Runs whose histories are judged; what is wrong is printed with its witness."""
-    from netstack.bench.simulate.real import torment
+    from netstack.testing.simulate.real import torment
 
     bad = 0
     for seed in range(asked.seed, asked.seed + asked.runs):

@@ -47,7 +47,7 @@ from .runners import Runners, RunOnce
 from .scale.command import scale
 from .scheduler.command import scheduler
 from .shuffle.command import shuffle
-from .simulate.command import simulate
+from .simulate import simulate
 from .spark.commands import exchange, streams
 from .spec import RunSpec, check_segment_size, refuse_below
 from .stopping import sigterm_is_ctrl_c, stopped_by

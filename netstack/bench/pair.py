@@ -13,8 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from netstack.scratch import scratch_folder
+
 from .processes import ROLES, PhaseLimits, Workers
-from .stopping import scratch_folder
 
 LEAD_NS: Final = 30_000_000
 """Time from the go to the start, so that both workers have read the message by then."""

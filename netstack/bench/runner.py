@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from netstack.scratch import scratch_folder
+
 from .busy import busy_warnings
 from .emulation import emulation_cells
 from .endpoints import prepare
@@ -25,7 +27,6 @@ from .pair import Summaries, lead
 from .peers import peer_spec
 from .processes import PhaseLimits, Workers
 from .spec import RunSpec
-from .stopping import scratch_folder
 from .store import flatten
 from .sweep import median_result
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from netstack.bench.stopping import scratch_folder
 from netstack.errors import NetstackError
+from netstack.scratch import scratch_folder
 
 MEASUREMENTS = [
     "run --seconds 60",

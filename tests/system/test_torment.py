@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tool_modules import load_tool
 
-from netstack.bench.simulate.history import APPLIED, SINK
-from netstack.bench.simulate.real import CUT, KILL, KINDS, SOURCES, judged, planned, torment
+from netstack.testing.simulate.history import APPLIED, SINK
+from netstack.testing.simulate.real import CUT, KILL, KINDS, SOURCES, judged, planned, torment
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,11 +23,11 @@ from netstack.runtime.threads import background_tasks
 from netstack.schedule.execution import ExecutionState
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.slots.slot_sharing import FixedPlacement
+from netstack.scratch import scratch_folder
 
 from ..pacing import clock_ns
 from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
-from ..stopping import scratch_folder
 from ..sweep import kept_at_interrupt
 from .figures import Completed, Point, Stretch, point
 from .operators import SINK, SOURCE, TAKEN, job

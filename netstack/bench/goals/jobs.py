@@ -27,11 +27,11 @@ from typing import Any, Final
 from netstack.examples.word_count import LINES_AT_ONCE, split
 from netstack.keygroups import stable_hash
 from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.scratch import scratch_folder
 
 from ..jobs.operators import RESULT, chain, in_one_process
 from ..peers.flink import FlinkSession
 from ..processes import MeasurementFailed
-from ..stopping import scratch_folder
 from .sort import is_whole, write_rows
 from .sparse import measure_sparse
 

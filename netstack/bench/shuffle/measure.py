@@ -16,10 +16,10 @@ import trio
 from netstack.config import SHUFFLE_COMPRESSIONS
 from netstack.jobmanager.local import open_local_cluster
 from netstack.schedule.slots.slots import LoadBalanceMode
+from netstack.scratch import scratch_folder
 
 from ..experiment import with_facts
 from ..spec import Settings, refuse_below
-from ..stopping import scratch_folder
 from . import spark_peer
 from .rows import BATCH_ROWS, ROW_BYTES, expected, shuffle_job
 

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
+from netstack.scratch import scratch_folder
 from netstack.spark.driver import classic_driver
 from netstack.spark.exchange_frame import check_session
 from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import ship
 
 from ..grid import Grid, PlannedRun, with_rows
-from ..stopping import scratch_folder
 from ..store import Row, Store, StoreError, append_whole
 from ..sweep import Progress, succeeded
 from ..sweep import run_sweep as run_grid

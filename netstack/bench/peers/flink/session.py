@@ -20,10 +20,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
+from netstack.scratch import scratch_folder
+
 from ...processes import MeasurementFailed
 from ...runner import DEFAULT_SECONDS, Progress
 from ...spec import RunSpec
-from ...stopping import scratch_folder
 from .document import document_of
 from .jar import java_command
 from .spec import FlinkSpec

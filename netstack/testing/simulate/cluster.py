@@ -25,21 +25,20 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.service import JobManager, open_jobmanager
-from netstack.runtime.authentication import Secret
-from netstack.runtime.causes import root_cause
-from netstack.runtime.network_environment import NetworkEnvironment
-from netstack.runtime.turns import measure_with
-from netstack.schedule.slots.slots import LoadBalanceMode
-from netstack.shuffle.files import FOLDER_PREFIX
-from netstack.taskmanager.config import TaskManagerConfig
-from netstack.taskmanager.runner import open_taskmanager
-from netstack.taskmanager.service import TaskManager
-from netstack.testing.ledger import check_environment
-from netstack.transport import provided
-
-from ..stopping import scratch_folder
+from ...jobmanager.config import JobManagerConfig
+from ...jobmanager.service import JobManager, open_jobmanager
+from ...runtime.authentication import Secret
+from ...runtime.causes import root_cause
+from ...runtime.network_environment import NetworkEnvironment
+from ...runtime.turns import measure_with
+from ...schedule.slots.slots import LoadBalanceMode
+from ...scratch import scratch_folder
+from ...shuffle.files import FOLDER_PREFIX
+from ...taskmanager.config import TaskManagerConfig
+from ...taskmanager.runner import open_taskmanager
+from ...taskmanager.service import TaskManager
+from ...transport import provided
+from ..ledger import check_environment
 from .checked import remembered
 from .clock import JumpingClock
 from .determined import determined
@@ -197,7 +196,7 @@ class Cluster:
                             memory_bytes=16 << 20,
                             network=settings,
                             secret=secret,
-                            allow=("netstack.bench.simulate.",),
+                            allow=("netstack.testing.simulate.",),
                             heartbeat_timeout_s=_HEARTBEAT_S,
                         ),
                     ),

@@ -11,12 +11,11 @@ from typing import Final, final
 
 import trio
 
-from netstack.control.codec import Message
-from netstack.control.reports import CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates
-from netstack.jobmanager.job_master import JobMaster
-from netstack.jobmanager.service import JobManager
-from netstack.taskmanager.job_scope import JobScope
-
+from ...control.codec import Message
+from ...control.reports import CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates
+from ...jobmanager.job_master import JobMaster
+from ...jobmanager.service import JobManager
+from ...taskmanager.job_scope import JobScope
 from . import scenario as kinds
 from .hosts import Host, LogEvent
 from .liar import attempts_over, lies

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.config import NetworkConfig
-from netstack.schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
-from netstack.schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
-from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
-
+from ...checkpoint.instructions import CheckpointSettings
+from ...config import NetworkConfig
+from ...schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
+from ...schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
+from ...schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
 from . import operators
 from .checked import checked_job
 from .operators import NUMBERER, SINK

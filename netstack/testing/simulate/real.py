@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, final
 
-from ..processes import MeasurementFailed
+from ...errors import NetstackError
 from .checked import verdict
 from .history import BEGUN, Anomaly, Event, read_history
 
@@ -51,6 +51,10 @@ _SETTLED_S: Final = 10.0
 
 _PATIENCE_S: Final = 120.0
 _ANSWER_S: Final = 60.0
+
+
+class TormentFailed(NetstackError):
+    """The job did not end, or failed, or a host did not come up."""
 
 
 class Hosts(Protocol):
@@ -136,7 +140,7 @@ def torment(
         log_event: logs an event.
 
     Raises:
-        MeasurementFailed: the job did not end, or failed.
+        TormentFailed: the job did not end, or failed.
         OSError: no disk can be made here: it takes root.
     """
     history = folder / "history"
@@ -150,7 +154,7 @@ def torment(
         cluster.play(faults, log_event)
         job = cluster.until(job_id, lambda job: job["state"] in ("finished", "failed", "canceled"))
         if job["state"] != "finished":
-            raise MeasurementFailed(f"the job has {job['state']}: {json.dumps(job['log'][-5:])}")
+            raise TormentFailed(f"the job has {job['state']}: {json.dumps(job['log'][-5:])}")
         events = read_history(history)
         wrong = judged(events, job["results"], mode)
         lives = sum(event.what == BEGUN for event in events)
@@ -204,7 +208,7 @@ class _Cluster:
             if submitted is not None:
                 return str(submitted["job_id"])
             time.sleep(0.5)  # it does not listen yet
-        raise MeasurementFailed(f"the job cannot be submitted: {self._refusal} {self._last_words(JOBMANAGER)}")
+        raise TormentFailed(f"the job cannot be submitted: {self._refusal} {self._last_words(JOBMANAGER)}")
 
     def until(self, job_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Queries until a condition holds; an unreachable JobManager is queried again."""
@@ -216,7 +220,7 @@ class _Cluster:
                 return job
             time.sleep(0.2)
         log = [] if job is None else job["log"][-10:]
-        raise MeasurementFailed(f"the job made no progress for {_PATIENCE_S:g} s: {json.dumps(log)}")
+        raise TormentFailed(f"the job made no progress for {_PATIENCE_S:g} s: {json.dumps(log)}")
 
     def play(self, faults: Sequence[Fault], log_event: Callable[[str], None]) -> None:
         """Executes the planned faults and undoes them, each at its time."""
@@ -280,7 +284,7 @@ class _Cluster:
         end_s = time.monotonic() + _PATIENCE_S
         while self._processes[host].poll() is not None:
             if time.monotonic() > end_s:
-                raise MeasurementFailed(f"host {host} does not come up: {self._last_words(host)}")
+                raise TormentFailed(f"host {host} does not come up: {self._last_words(host)}")
             self._start(host)
             time.sleep(2.0)
 
@@ -293,7 +297,7 @@ class _Cluster:
         except subprocess.TimeoutExpired:  # the JobManager is stopped, or the machine is busy
             self._refusal = f"{command} had no answer within {_ANSWER_S:g} s"
             if command == "submit":  # it may have been executed
-                raise MeasurementFailed(self._refusal) from None
+                raise TormentFailed(self._refusal) from None
             return None
         if done.returncode:
             self._refusal = done.stderr.strip()

@@ -16,14 +16,13 @@ from rich.markup import escape
 
 from netstack.cli.values import COUNT
 from netstack.errors import ConfigError
+from netstack.testing.simulate.players import WorkerDied, play
+from netstack.testing.simulate.scenario import Scenario
+from netstack.testing.simulate.situations import LEAST_SEEDS, SITUATIONS, missing
 
-from .. import console
-from ..flags import json_flag
-from ..processes import MeasurementFailed
-from ..stopping import stopped_by
-from .players import play
-from .scenario import Scenario
-from .situations import LEAST_SEEDS, SITUATIONS, missing
+from . import console
+from .flags import json_flag
+from .stopping import stopped_by
 
 _SHRINK_ATTEMPTS: Final = 200
 
@@ -149,7 +148,7 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
                 errors.print(f"{campaign.played} of {seeds}, {len(campaign.failed)} failed, {rate:.1f}/s")
     except KeyboardInterrupt:
         ended = f"stopped by {stopped_by()}"
-    except MeasurementFailed as error:
+    except WorkerDied as error:
         ended = str(error)
     never = missing(campaign.situations) if file is None and campaign.played >= LEAST_SEEDS else []
     result = campaign.document(never)

@@ -20,9 +20,9 @@ from typing import Final, final
 
 import trio
 
-from netstack.errors import ConnectionLost
-from netstack.queue_listener import QueueListener
-from netstack.transport import ByteStream, Listener, Piece, Transport, url_parts
+from ...errors import ConnectionLost
+from ...queue_listener import QueueListener
+from ...transport import ByteStream, Listener, Piece, Transport, url_parts
 
 SCHEME: Final = "simulated"
 CAPACITY_BYTES: Final = 64 * 1024

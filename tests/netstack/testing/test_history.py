@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from netstack.bench.simulate.checked import Source
-from netstack.bench.simulate.cluster import simulate
-from netstack.bench.simulate.history import (
+from netstack.checkpoint.storage import CheckpointStorage
+from netstack.task.input import TaskInput
+from netstack.task.output import TaskOutput
+from netstack.testing.simulate.checked import Source
+from netstack.testing.simulate.cluster import simulate
+from netstack.testing.simulate.history import (
     APPLIED,
     BEGUN,
     COMMITTED,
@@ -25,10 +28,7 @@ from netstack.bench.simulate.history import (
     Event,
     check,
 )
-from netstack.bench.simulate.scenario import CHECKED, KILL, Fault, Scenario
-from netstack.checkpoint.storage import CheckpointStorage
-from netstack.task.input import TaskInput
-from netstack.task.output import TaskOutput
+from netstack.testing.simulate.scenario import CHECKED, KILL, Fault, Scenario
 
 QUIET = Scenario(
     seed=1,
@@ -107,7 +107,7 @@ def test_mutant_a_state_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
         return newest(self, checkpoint_id - 1)
 
     monkeypatch.setattr(CheckpointStorage, "read", read)
-    monkeypatch.setattr("netstack.bench.simulate.oracle._SETTLED_S", 0.1)
+    monkeypatch.setattr("netstack.testing.simulate.oracle._SETTLED_S", 0.1)
     failure = simulate(ONE_KILL).failure
     assert "state too old" in failure
     assert "was complete" in failure

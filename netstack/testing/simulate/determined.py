@@ -21,8 +21,7 @@ from typing import Any, Final, final
 import trio
 import trio._core._run
 
-from netstack.task import latency
-
+from ...task import latency
 from .clock import JumpingClock
 
 _RUN: Final[Any] = trio._core._run

@@ -11,11 +11,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ..processes import MeasurementFailed
-from ..stopping import scratch_folder
+from ...errors import NetstackError
+from ...scratch import scratch_folder
 from .cluster import scratch
 
-_WORKER: Final = "netstack.bench.simulate.worker"
+_WORKER: Final = "netstack.testing.simulate.worker"
+
+
+class WorkerDied(NetstackError):
+    """A worker process ended; the text has its exit code, and standard error has its reason."""
 
 
 def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, Any]]:
@@ -24,7 +28,7 @@ def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, 
     The workers are killed and their files removed when the iteration ends, for whatever reason.
 
     Raises:
-        MeasurementFailed: a worker died; it has written the reason to standard error.
+        WorkerDied: a worker died; it has written the reason to standard error.
     """
     waiting = iter(asked)
     root = str(Path(__file__).resolve().parents[3])
@@ -62,9 +66,7 @@ def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, 
                     process = key.data
                     line = process.stdout.readline()
                     if not line:
-                        raise MeasurementFailed(
-                            f"a worker process died with exit code {process.wait()}; its error is above"
-                        )
+                        raise WorkerDied(f"a worker process died with exit code {process.wait()}; its error is above")
                     following = next(waiting, None)
                     if following is None:
                         selector.unregister(key.fileobj)

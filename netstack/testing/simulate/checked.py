@@ -16,14 +16,13 @@ from typing import Any, Final
 
 import trio
 
-from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.config import NetworkConfig
-from netstack.schedule.graph.settings import RestartSettings
-from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.schedule.graph.stream_graph import StreamSettings
-from netstack.task.context import OperatorContext
-from netstack.task.operators import Output
-
+from ...checkpoint.instructions import CheckpointSettings
+from ...config import NetworkConfig
+from ...schedule.graph.settings import RestartSettings
+from ...schedule.graph.stream_builder import StreamEnvironment
+from ...schedule.graph.stream_graph import StreamSettings
+from ...task.context import OperatorContext
+from ...task.operators import Output
 from .history import (
     APPLIED,
     BEGUN,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from netstack.buffer.local_pool import LocalBufferPool
-from netstack.jobmanager.checkpoints import JobCheckpoints
-from netstack.jobmanager.task_reports import TaskReports
-from netstack.outbound import subpartition
-from netstack.shuffle.store import PartitionStore
+from ...buffer.local_pool import LocalBufferPool
+from ...jobmanager.checkpoints import JobCheckpoints
+from ...jobmanager.task_reports import TaskReports
+from ...outbound import subpartition
+from ...shuffle.store import PartitionStore
 
 LEAST_SEEDS: Final = 1_000
 """A campaign of so many seeds must reach every situation."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from netstack.control.codec import Attempt, Message
-from netstack.control.reports import (
+from ...control.codec import Attempt, Message
+from ...control.reports import (
     CheckpointAcknowledged,
     CheckpointDeclined,
     PartitionConsumable,
@@ -21,8 +21,7 @@ from netstack.control.reports import (
     TaskFinished,
     TaskStates,
 )
-from netstack.jobmanager.job_master import JobMaster
-
+from ...jobmanager.job_master import JobMaster
 from .operators import NUMBERER, SINK
 
 _FORGED = {SINK: [[0, 1_000_000, 1, 0]], NUMBERER: "forged"}

@@ -21,17 +21,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tool_modules import load_tool
 
+from netstack.bench import simulate as command
 from netstack.bench.cli import main
-from netstack.bench.simulate import command, faults, user
-from netstack.bench.simulate.clock import TICK_S, JumpingClock
-from netstack.bench.simulate.cluster import Outcome, simulate
-from netstack.bench.simulate.command import Campaign
-from netstack.bench.simulate.determined import determined
-from netstack.bench.simulate.hosts import Host
-from netstack.bench.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
-from netstack.bench.simulate.operators import Source
-from netstack.bench.simulate.players import play
-from netstack.bench.simulate.scenario import (
+from netstack.bench.simulate import Campaign
+from netstack.control.codec import Message
+from netstack.control.reports import TaskFinished
+from netstack.errors import ConnectionLost
+from netstack.jobmanager.job_master import JobMaster
+from netstack.testing.simulate import faults, user
+from netstack.testing.simulate.clock import TICK_S, JumpingClock
+from netstack.testing.simulate.cluster import Outcome, simulate
+from netstack.testing.simulate.determined import determined
+from netstack.testing.simulate.hosts import Host
+from netstack.testing.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
+from netstack.testing.simulate.operators import Source
+from netstack.testing.simulate.players import play
+from netstack.testing.simulate.scenario import (
     ADAPTIVE,
     BLOCKING,
     CANCEL,
@@ -50,12 +55,8 @@ from netstack.bench.simulate.scenario import (
     random_scenario,
     smaller,
 )
-from netstack.bench.simulate.situations import SITUATIONS, missing
-from netstack.bench.simulate.worker import shrink
-from netstack.control.codec import Message
-from netstack.control.reports import TaskFinished
-from netstack.errors import ConnectionLost
-from netstack.jobmanager.job_master import JobMaster
+from netstack.testing.simulate.situations import SITUATIONS, missing
+from netstack.testing.simulate.worker import shrink
 from netstack.transport import ByteStream, provided, transport_for
 
 PLAYED: dict[str, Any] = {"line": "", "failure": "", "clock_s": 1.0, "deaths": 0, "faults": 0, "situations": {}}

@@ -15,16 +15,15 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
-from netstack.checkpoint.storage import CheckpointStorage
-from netstack.errors import ConfigError, NetstackError
-from netstack.jobmanager.job_master import JobMaster
-from netstack.jobmanager.job_record import JobRecord
-from netstack.jobmanager.service import JobManager
-from netstack.schedule.commit_phase import COMMITTED
-from netstack.schedule.graph.job_file import write_job
-from netstack.schedule.graph.job_generator import generate_job
-from netstack.schedule.slots.slot_sharing import FixedPlacement
-
+from ...checkpoint.storage import CheckpointStorage
+from ...errors import ConfigError, NetstackError
+from ...jobmanager.job_master import JobMaster
+from ...jobmanager.job_record import JobRecord
+from ...jobmanager.service import JobManager
+from ...schedule.commit_phase import COMMITTED
+from ...schedule.graph.job_file import write_job
+from ...schedule.graph.job_generator import generate_job
+from ...schedule.slots.slot_sharing import FixedPlacement
 from .history import Event
 from .hosts import Host, LogEvent
 from .operators import SINK, Outside

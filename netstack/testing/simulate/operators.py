@@ -16,9 +16,8 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.task.context import OperatorContext
-from netstack.task.operators import Output
-
+from ...task.context import OperatorContext
+from ...task.operators import Output
 from .network import THIS_HOST
 from .situations import happened
 
