@@ -99,6 +99,7 @@ _CALLS: Final[tuple[tuple[Any, str, Callable[..., str], tuple[str, ...]], ...]] 
 
 _OWN: Final = (
     "mistakes of users",
+    "reads without records",
     "commits that fail",
     "commits that were made before",
     "commits behind the end of the input",
