@@ -17,7 +17,10 @@ class _Stopped:
 
 @contextlib.contextmanager
 def sigterm_is_ctrl_c() -> Iterator[None]:
-    """Makes SIGTERM act like Ctrl-C inside the block; does nothing outside of the main thread."""
+    """Makes SIGTERM act like Ctrl-C inside the block; does nothing outside of the main thread.
+
+    A shell script ignores SIGINT in what it starts with `&`. Inside the block it is not ignored; SIGTERM would be too.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -28,10 +31,15 @@ def sigterm_is_ctrl_c() -> Iterator[None]:
 
     _Stopped.by = "Ctrl-C"
     before = signal.signal(signal.SIGTERM, interrupt)
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if is_ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if is_ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def stopped_by() -> str:

@@ -35,11 +35,13 @@ def processes_of_session(session: int) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("starter", [[], ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]], ids=["", "in a script"])
 @pytest.mark.parametrize("words", MEASUREMENTS)
-def test_sigterm_leaves_neither_folders_nor_processes(words: str, tmp_path: Path) -> None:
+def test_sigterm_leaves_neither_folders_nor_processes(words: str, starter: list[str], tmp_path: Path) -> None:
+    """Also if SIGINT is ignored, as in what a shell script starts with `&`."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-m", "netstack.bench", *words.split()]
+    command = [*starter, sys.executable, "-m", "netstack.bench", *words.split()]
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, start_new_session=True
