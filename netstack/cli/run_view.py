@@ -1,6 +1,7 @@
 """A live view of one job on a terminal: tasks by state, records per second, checkpoints.
 
-Takes: documents of a job, and the time. Gives: a view on standard error; nothing if that is no terminal.
+Takes: documents of a job, and the time. Gives: a view on standard error; nothing if that is no terminal. The last view
+of a job that has finished stays on the screen.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class RunView:
     def show(self, job: Document, now_s: float) -> None:
         """Redraws the view from the job's document."""
         if self._live is not None:
+            self._live.transient = job["state"] != "finished"
             self._live.update(self.rendered(job, now_s), refresh=True)
 
     def rendered(self, job: Document, now_s: float) -> RenderableType:

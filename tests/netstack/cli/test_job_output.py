@@ -141,3 +141,16 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert text.splitlines()[-1].split()[-2:] == ["k", "2"] or "2 k" in text.splitlines()[-1]
     restarted = job()
     assert "-" not in shown(view.rendered(restarted, 13.0)).splitlines()[-1].replace("->", "")
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "finished"])
+def test_the_last_view_of_a_job_that_has_finished_stays(state: str) -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with RunView("words", screen) as view:
+        view.show(job(), 10.0)
+        view.show(job(state=state), 12.0)
+    screen.print("next line")
+    assert isinstance(screen.file, io.StringIO)
+    written = screen.file.getvalue()
+    is_erased = "\x1b[2K" in written.partition("\x1b[?25h")[2]  # after the cursor is shown again
+    assert is_erased == (state != "finished")
