@@ -15,6 +15,7 @@ from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, RemoteProtocolError
 from ..events import Alignment, CheckpointBarrier, DataType
+from ..ids import ChannelDescriptor
 from ..wire.codec import Inflate
 from .capture import InputCapture
 from .channel_buffers import NO_QUEUE, ChannelBuffers
@@ -68,40 +69,34 @@ class RemoteInputChannel(ChannelBuffers):
         self,
         gate: SingleInputGate,
         index: int,
+        descriptor: ChannelDescriptor,
         *,
-        peer: str,
-        partition_id: str,
-        subpartition: int,
         exclusive: list[Segment],
         pool: LocalBufferPool,
         network: NetworkBufferPool,
         credit_based: bool = True,
-        subpartitions: int = 1,
     ) -> None:
         """Takes its exclusive buffers.
 
         Args:
             gate: the gate that polls it.
             index: its index in the gate.
-            peer: the producer's address, for error texts.
-            partition_id: the partition it reads.
-            subpartition: the subpartition it reads, or the first of several.
+            descriptor: what it reads.
             exclusive: its exclusive buffers, which are the initial credit.
             pool: the gate's pool of floating buffers.
             network: the pool to which exclusive buffers return.
             credit_based: whether the producer sends only with credit; if not, data takes buffers when it arrives
                 (`uncredited`).
-            subpartitions: number of consecutive subpartitions it reads.
         """
         super().__init__(exclusive, pool, network, credit_based=credit_based)
         self.index = index
         self.is_enqueued = False
         self.is_first = False
         self.is_finished = False
-        self.peer = peer
-        self.partition_id = partition_id
-        self.subpartition = subpartition
-        self.subpartitions = subpartitions
+        self.peer = descriptor.address
+        self.partition_id = descriptor.partition_id
+        self.subpartition = descriptor.subpartition
+        self.subpartitions = descriptor.subpartitions
         self.backlog_announcements = 0
         self._gate = gate
         self._priority_count = 0

@@ -11,6 +11,7 @@ from typing import Final, final
 from ..buffer.buffer import Buffer, BufferSource
 from ..errors import ChannelFailed, ErrorCode, channel_error
 from ..events import Alignment, CheckpointBarrier, DataType, decode_event
+from ..ids import ChannelDescriptor
 from .capture import InputCapture
 from .gate import SingleInputGate
 from .statistics import ChannelStatistics
@@ -45,17 +46,15 @@ class LocalInputChannel:
         "withdraw",
     )
 
-    def __init__(
-        self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int, subpartitions: int = 1
-    ) -> None:
-        """Creates the channel at an index of a gate; it reads `subpartitions` from the first one on."""
+    def __init__(self, gate: SingleInputGate, index: int, descriptor: ChannelDescriptor) -> None:
+        """Creates the channel at an index of a gate."""
         self.index = index
         self.is_enqueued = False
         self.is_first = False
         self.is_finished = False
-        self.partition_id = partition_id
-        self.subpartition = subpartition
-        self.subpartitions = subpartitions
+        self.partition_id = descriptor.partition_id
+        self.subpartition = descriptor.subpartition
+        self.subpartitions = descriptor.subpartitions
         self.withdraw: Callable[[], None] | None = None
         """Cancels the request for the view."""
         self._gate = gate

@@ -9,17 +9,17 @@ closed -> released. `fail` and `release` end it early. Each step is idempotent a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
 from ..buffer.elements import BarrierBuffer, EventBuffer
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.stored import Packaging
+from ..config import NetworkConfig
 from ..errors import ChannelFailed, ConsumerLost, ErrorCode, LocalProtocolError, NetstackError, PartitionNotFound
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
-from ..record.framing import MAX_RECORD_BYTES
 from ..units import counted
 from ..waits import WaitMeter
 from .statistics import ResultPartitionStatistics
@@ -27,6 +27,8 @@ from .subpartition import ResultSubpartition
 
 if TYPE_CHECKING:
     from .staging import Staging
+
+_DEFAULT: Final = NetworkConfig()
 
 
 class StoredPartition(Protocol):
@@ -140,10 +142,8 @@ class ResultPartition:
         *,
         on_released: Callable[[ResultPartition], None],
         host: PartitionHost,
+        config: NetworkConfig = _DEFAULT,
         store: StoredPartition | None = None,
-        has_runs: bool = True,
-        as_flink: bool = False,
-        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         """Use `NetworkEnvironment.create_partition` instead.
 
@@ -154,19 +154,18 @@ class ResultPartition:
             pool: its buffers; the partition takes ownership.
             on_released: called once, when the partition is released.
             host: the TaskManager's services.
+            config: how its writer flushes, frames and waits, and the size limit of a record.
             store: storage of a kept partition, which is then its only consumer and creates its views.
-            has_runs: whether batches are written as runs, which Flink cannot read.
-            as_flink: whether its writer flushes, frames and waits as Flink's does (`NetworkConfig.flink`).
-            max_record_bytes: size limit of a record.
         """
         self.partition_id = partition_id
         self.kind = kind
         self.pool = pool
         self.counters = OutputCounters(subpartitions + 1)
         self.store = store
-        self.has_runs = has_runs
-        self.as_flink = as_flink
-        self.max_record_bytes = max_record_bytes
+        self.has_runs = config.has_runs
+        """Whether batches are written as runs, which Flink cannot read."""
+        self.as_flink = config.as_flink
+        self.max_record_bytes = config.max_record_bytes
         self.host = host
         now = host.now()
         self.soft_backpressured = WaitMeter(now)

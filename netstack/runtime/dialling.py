@@ -22,11 +22,10 @@ from ..config import NetworkConfig
 from ..errors import AuthenticationFailed, ConnectionLost, ErrorCode, NetstackError, Refusal, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
-from ..transport import ByteStream, transport_for
+from ..transport import ByteStream
 from ..wire.codec import Codec
 from ..wire.connection import Connection
 from ..wire.frames import Frame, Hello
-from .authentication import Secret, prove_dialler
 from .buffers import wait_unpooled
 from .pump import Pump
 from .session_stream import SessionStream
@@ -39,43 +38,6 @@ _FIRST_PAUSE_S: Final = 0.02
 
 Connect = Callable[[Callable[[], None]], Connection]
 """Creates the connection of a pump; its argument is called when there is something to write."""
-
-
-async def connect_stream(address: str) -> ByteStream:
-    """Returns a stream to an address, by the transport of its scheme. Raises `ConnectionLost`: nobody answers."""
-    return await transport_for(address).connect(address)
-
-
-async def dial_stream(
-    address: str,
-    secret: Secret | None,
-    greet: Callable[[ByteStream], Awaitable[None]] | None,
-    connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
-) -> ByteStream:
-    """Returns a stream to an address, ready for the hello.
-
-    Args:
-        address: of a listener, with its scheme.
-        secret: proven first; None proves none.
-        greet: sends a further greeting. If it raises, the stream is closed.
-        connect: as `connect_stream`.
-
-    Raises:
-        ConnectionLost: nobody answers.
-        AuthenticationFailed: the peer does not prove the secret, or rejects our proof.
-
-    Cancellation: the stream is closed.
-    """
-    stream = await connect(address)
-    try:
-        if secret is not None:
-            await prove_dialler(stream, secret)
-        if greet is not None:
-            await greet(stream)
-    except BaseException:
-        stream.close()
-        raise
-    return stream
 
 
 @final

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, final
 
 import trio
@@ -31,8 +31,8 @@ from ..wire.dialects import dialect_named
 from ..wire.frames import Hello
 from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_PROMPT, FEATURE_SESSION
 from .admission import Admission
-from .authentication import Secret
-from .dialling import Connect, Dialler, connect_stream, dial_stream
+from .dialling import Connect, Dialler
+from .handshake import Handshake
 from .pump import Pump
 from .readiness import Readiness
 from .session_stream import SessionStream
@@ -62,12 +62,7 @@ class NetworkEndpoint:
         pool: NetworkBufferPool,
         views: ViewProvider,
         nursery: trio.Nursery,
-        *,
-        secret: Secret | None = None,
-        admission: Admission | None = None,
-        greet: Callable[[ByteStream], Awaitable[None]] | None = None,
-        connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
-        on_accepted_end: Callable[[ByteStream], None] | None = None,
+        handshake: Handshake,
         visits: Visits,
     ) -> None:
         """Starts without connections.
@@ -77,19 +72,13 @@ class NetworkEndpoint:
             pool: lends landing segments.
             views: the partitions produced here.
             nursery: runs the connections.
-            secret: proven first on every dialled stream; None proves none.
-            admission: checks the streams of `serve`; None accepts all, because there is no secret or another process
-                has admitted them.
-            greet: the greeting on a dialled stream, after the proof and before the protocol, within
-                `connect_timeout_s`. If it raises, the stream is closed.
-            connect: creates a stream to an address, see `connect_stream`.
-            on_accepted_end: called when the connection on an accepted stream is over, for streams admitted elsewhere.
+            handshake: what precedes the protocol, within `connect_timeout_s` on a dialled stream.
             visits: the lock of the nursery's loop.
         """
         self._visits = visits
         visits.before_leaving = self.flush_connections
-        self._admission = admission
-        self._on_accepted_end = on_accepted_end if admission is None else admission.left
+        self._admission = admission = handshake.admission
+        self._on_accepted_end = handshake.on_accepted_end if admission is None else admission.left
         self._config = config
         self._pool = pool
         self._views = views
@@ -111,7 +100,6 @@ class NetworkEndpoint:
         self._past_sent = 0
         self._past_received = 0
         self._log = LimitedLog(LOGGER, visits.now)
-        dial = functools.partial(dial_stream, secret=secret, greet=greet, connect=connect)
         self._sessions: Sessions | None = None  # None: connections are not resumable
         if config.resume_grace_s:
             self._sessions = Sessions(
@@ -119,7 +107,7 @@ class NetworkEndpoint:
                 nursery,
                 codec=self._dialect.consumer_codec,
                 hello=self._hello,
-                dial=dial,
+                dial=handshake.dial,
                 log=self._log,
             )
         self._dialler = Dialler(
@@ -129,7 +117,7 @@ class NetworkEndpoint:
             visits,
             new_codec=self._dialect.consumer_codec,
             hello=self._hello,
-            dial_stream=dial,
+            dial_stream=handshake.dial,
             sessions=self._sessions,
             start=functools.partial(self._start, answers=False),
             call_later=self._call_later,

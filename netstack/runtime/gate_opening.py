@@ -136,14 +136,11 @@ class GateOpener:
                 channel = RemoteInputChannel(
                     gate,
                     index,
-                    peer=descriptor.address,
-                    partition_id=wanted,
-                    subpartition=descriptor.subpartition,
+                    descriptor,
                     exclusive=mine,
                     pool=pool,
                     network=self._pool,
                     credit_based=config.credit_based,
-                    subpartitions=descriptor.subpartitions,
                 )
                 gate.add_channel(channel)
                 receiver.open(channel)
@@ -262,13 +259,7 @@ def open_local_channel(gate: SingleInputGate, index: int, descriptor: ChannelDes
         ChannelFailed: the subpartition is released or already consumed. A partition that is not created in time fails
             the channel later.
     """
-    channel = LocalInputChannel(
-        gate,
-        index,
-        partition_id=descriptor.partition_id,
-        subpartition=descriptor.subpartition,
-        subpartitions=descriptor.subpartitions,
-    )
+    channel = LocalInputChannel(gate, index, descriptor)
     gate.add_channel(channel)
     failed: list[ChannelFailed] = []
     at_once = True

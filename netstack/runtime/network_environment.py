@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 
@@ -24,13 +24,13 @@ from ..inbound.gate import SingleInputGate
 from ..outbound import partition as outbound
 from ..safe_text import type_text
 from ..shuffle.files import SealedFiles
-from ..transport import ByteStream, Listener, transport_for
+from ..transport import Listener, transport_for
 from .admission import Admission
 from .authentication import Secret
-from .dialling import connect_stream
 from .endpoint import NetworkEndpoint
 from .gate_opening import GateOpener
 from .handles import InputGate, ResultPartition
+from .handshake import Handshake
 from .kept_partitions import KeptPartitions, KeptTogether
 from .memory_watch import MemoryWatch
 from .parking import ThreadParking
@@ -59,13 +59,8 @@ class NetworkEnvironment:
         config: NetworkConfig,
         listener: Listener,
         nursery: trio.Nursery,
-        *,
-        secret: Secret | None = None,
-        admission: Admission | None = None,
-        greet: Callable[[ByteStream], Awaitable[None]] | None = None,
-        connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
-        on_accepted_end: Callable[[ByteStream], None] | None = None,
-        together: KeptTogether | None = None,
+        handshake: Handshake,
+        together: KeptTogether | None,
     ) -> None:
         """Called by `network_environment_on`, which documents the arguments."""
         self.config = config
@@ -83,19 +78,8 @@ class NetworkEnvironment:
         self._registry = PartitionRegistry(
             timeout_s=config.partition_request_timeout_s, now=self.now, call_at=self.call_at
         )
-        self._admission = admission
-        self._endpoint = NetworkEndpoint(
-            config,
-            self._pool,
-            self._registry,
-            nursery,
-            secret=secret,
-            admission=admission,
-            greet=greet,
-            connect=connect,
-            on_accepted_end=on_accepted_end,
-            visits=self.visits,
-        )
+        self._admission = handshake.admission
+        self._endpoint = NetworkEndpoint(config, self._pool, self._registry, nursery, handshake, self.visits)
         self.flush_connections = self._endpoint.flush_connections
         self.unsent = self._endpoint.unsent
         self.settle = self._endpoint.settle
@@ -174,9 +158,7 @@ class NetworkEnvironment:
             pool,
             on_released=self._registry.remove,
             host=self,
-            has_runs=config.has_runs,
-            as_flink=config.as_flink,
-            max_record_bytes=config.max_record_bytes,
+            config=config,
         )
         partition.listen = self._endpoint.listen
         self._registry.add(partition)
@@ -381,7 +363,7 @@ async def open_network(
 
             metrics = await bind_metrics(metrics_address, detailed=detailed_metrics, secret=secret)
         async with network_environment_on(
-            listener, settings, secret=secret, admission=admission, metrics=metrics
+            listener, settings, Handshake(secret=secret, admission=admission), metrics=metrics
         ) as manager:
             yield manager
     finally:
@@ -394,12 +376,8 @@ async def open_network(
 async def network_environment_on(
     listener: Listener,
     config: NetworkConfig,
+    handshake: Handshake,
     *,
-    secret: Secret | None = None,
-    admission: Admission | None = None,
-    greet: Callable[[ByteStream], Awaitable[None]] | None = None,
-    connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
-    on_accepted_end: Callable[[ByteStream], None] | None = None,
     metrics: MetricsServer | None = None,
     together: KeptTogether | None = None,
 ) -> AsyncIterator[NetworkEnvironment]:
@@ -408,11 +386,7 @@ async def network_environment_on(
     Args:
         listener: provides the streams of consumers; closed at the end.
         config: memory, buffers, timeouts.
-        secret: proven on every dialled stream.
-        admission: checks the streams of the listener; None if they need no check.
-        greet: the greeting on a dialled stream, see `NetworkEndpoint`.
-        connect: creates a stream to an address, see `NetworkEndpoint`.
-        on_accepted_end: called when the connection on a stream of the listener has ended, if `admission` is None.
+        handshake: what precedes the protocol on streams that are dialled, and on those of the listener.
         metrics: served meanwhile.
         together: the folder shared with other processes for partitions in files; None means a folder of its own.
 
@@ -420,17 +394,7 @@ async def network_environment_on(
     """
     failed: BaseException | None = None
     async with AsyncExitStack() as at_the_end, trio.open_nursery() as nursery:
-        manager = NetworkEnvironment(
-            config,
-            listener,
-            nursery,
-            secret=secret,
-            admission=admission,
-            greet=greet,
-            connect=connect,
-            on_accepted_end=on_accepted_end,
-            together=together,
-        )
+        manager = NetworkEnvironment(config, listener, nursery, handshake, together)
         at_the_end.push_async_callback(manager.kept.close)  # after the last thread has stopped using its files
         if metrics is not None:
             manager.metrics_address = metrics.address

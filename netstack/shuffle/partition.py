@@ -178,9 +178,7 @@ class KeptPartitionFactory:
             on_released=released,
             host=StoreHost(host, store),
             store=store,
-            has_runs=config.has_runs,
-            as_flink=config.as_flink,
-            max_record_bytes=config.max_record_bytes,
+            config=config,
         )
 
         def sealed() -> None:

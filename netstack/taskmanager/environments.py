@@ -22,7 +22,7 @@ from ..control.routing import SHARED, RoutedListener, write_route
 from ..errors import NetstackError, RequestRefused
 from ..runtime.authentication import Secret
 from ..runtime.causes import root_cause
-from ..runtime.dialling import connect_stream
+from ..runtime.handshake import Handshake, connect_stream
 from ..runtime.kept_partitions import KeptTogether
 from ..runtime.network_environment import NetworkEnvironment, network_environment_on
 from ..safe_text import safe_error
@@ -211,10 +211,12 @@ class Environments:
             async with network_environment_on(
                 listener,
                 network,
-                secret=self._secret,
-                greet=partial(write_route, environment=name),
-                connect=self._connect,
-                on_accepted_end=self._on_stream_end,
+                Handshake(
+                    secret=self._secret,
+                    greet=partial(write_route, environment=name),
+                    connect=self._connect,
+                    on_accepted_end=self._on_stream_end,
+                ),
                 together=self._together(name),
             ) as environment:
                 yield environment

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from ..runtime.dialling import connect_stream
+from ..runtime.handshake import connect_stream
 from ..runtime.threads import background_tasks, in_thread
 from ..shuffle.files import remove_leftovers
 from ..transport import Listener, transport_for

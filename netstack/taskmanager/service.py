@@ -37,7 +37,7 @@ from ..ids import PartitionId
 from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
 from ..runtime.control_port import ControlPort
-from ..runtime.dialling import connect_stream
+from ..runtime.handshake import connect_stream
 from ..runtime.kept_partitions import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
 from ..safe_text import safe_text

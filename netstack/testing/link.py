@@ -29,7 +29,7 @@ from ..buffer.segment import Segment
 from ..config import NetworkConfig
 from ..errors import ConnectionLost, InsufficientBuffers, RemoteProtocolError
 from ..events import DataType
-from ..ids import ResultPartitionType, partition_id
+from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..inbound.receiver import ChannelReceiver
@@ -240,9 +240,7 @@ class Link:
             channel = RemoteInputChannel(
                 gate,
                 index,
-                peer="link://producer",
-                partition_id=name,
-                subpartition=subpartition,
+                ChannelDescriptor("link://producer", name, subpartition),
                 exclusive=[exclusive.pop() for _ in range(each)],
                 pool=pool,
                 network=self.consumer_pool,

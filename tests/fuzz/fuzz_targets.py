@@ -22,6 +22,7 @@ from netstack.control.frames import unpack
 from netstack.control.messages import CODEC as MESSAGES
 from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError
 from netstack.events import decode_event
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver
@@ -108,9 +109,7 @@ def as_consumer(codec: Codec, stream: bytes) -> None:
         channel = RemoteInputChannel(
             gate,
             index,
-            peer="peer",
-            partition_id="ab" * 60,
-            subpartition=index,
+            ChannelDescriptor("peer", "ab" * 60, index),
             exclusive=network.take_unpooled(2),
             pool=pool,
             network=network,

@@ -14,6 +14,7 @@ from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.config import NetworkConfig
 from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver
@@ -72,9 +73,7 @@ class Consumer:
             channel = RemoteInputChannel(
                 self.gate,
                 index,
-                peer="peer",
-                partition_id="ab" * 60,
-                subpartition=index,
+                ChannelDescriptor("peer", "ab" * 60, index),
                 exclusive=exclusive,
                 pool=self.pool,
                 network=self.network,

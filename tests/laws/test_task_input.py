@@ -28,6 +28,7 @@ from netstack.events import (
     data_type_of,
     encode_event,
 )
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.outbound.subpartition import ResultSubpartition
@@ -69,7 +70,7 @@ class Channel:
             overtaken[number] = data
 
         self._queue = ResultSubpartition(index, lambda index: None, lambda index: None, on_barrier)
-        channel = LocalInputChannel(gate, index, partition_id=partition_name("job", dataset, 0, 0), subpartition=index)
+        channel = LocalInputChannel(gate, index, ChannelDescriptor("", partition_name("job", dataset, 0, 0), index))
         gate.add_channel(channel)
         channel.on_view(self._queue.create_view(channel.on_data_available))
 

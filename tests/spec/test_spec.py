@@ -28,7 +28,7 @@ from netstack.buffer.segment import Segment
 from netstack.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compress, part_crc32
 from netstack.errors import ChannelFailed, ErrorCode, RemoteProtocolError
 from netstack.events import Alignment, DataType, data_type_of, decode_event, encode_event
-from netstack.ids import PartitionId, ResultPartitionType
+from netstack.ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
@@ -491,9 +491,7 @@ class Consumer:
         self.channel = RemoteInputChannel(
             self.gate,
             0,
-            peer="producer",
-            partition_id="p",
-            subpartition=0,
+            ChannelDescriptor("producer", "p", 0),
             exclusive=self.pool.take_unpooled(2),
             pool=floating,
             network=self.pool,

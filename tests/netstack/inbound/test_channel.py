@@ -10,6 +10,7 @@ from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, ProducerFailed, RemoteProtocolError
 from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, UserEvent, encode_event
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import TRICKLE_BYTES, RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 
@@ -45,9 +46,7 @@ class Stage:
             channel = RemoteInputChannel(
                 self.gate,
                 index,
-                peer="memory://producer",
-                partition_id="p",
-                subpartition=index,
+                ChannelDescriptor("memory://producer", "p", index),
                 exclusive=self.network.take_unpooled(exclusive),
                 pool=self.pool,
                 network=self.network,

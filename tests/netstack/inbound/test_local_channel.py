@@ -11,6 +11,7 @@ from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, encode_event
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
@@ -31,7 +32,7 @@ class LocalStage:
         self.log: list[str] = []
         self.held: list[RemoteInputChannel] = []
         self.gate = SingleInputGate(None, read_connections=nothing, on_closed=nothing)
-        self.channel = LocalInputChannel(self.gate, 0, partition_id="p", subpartition=0)
+        self.channel = LocalInputChannel(self.gate, 0, ChannelDescriptor("", "p", 0))
         self.gate.add_channel(self.channel)
         self.subpartition = ResultSubpartition(
             0,
@@ -169,7 +170,7 @@ def test_statistics_of_an_unconnected_channel(local: LocalStage) -> None:
 
 def test_a_size_for_a_local_channel_waits_for_its_partition() -> None:
     gate = SingleInputGate(None, read_connections=nothing, on_closed=nothing)
-    channel = LocalInputChannel(gate, 1, partition_id="p", subpartition=0)
+    channel = LocalInputChannel(gate, 1, ChannelDescriptor("", "p", 0))
     channel.announce_buffer_size(100)
     assert channel.measure() == (0, 0)
     subpartition = ResultSubpartition(0, lambda index: None, lambda index: None)
@@ -182,7 +183,7 @@ def test_a_size_for_a_local_channel_waits_for_its_partition() -> None:
 def test_a_local_channel_has_in_use_what_waits_at_its_producer() -> None:
     gate = SingleInputGate(None, read_connections=nothing, on_closed=nothing)
     pool = NetworkBufferPool(8, SIZE).create_pool(8, 8)
-    channel = LocalInputChannel(gate, 1, partition_id="p", subpartition=0)
+    channel = LocalInputChannel(gate, 1, ChannelDescriptor("", "p", 0))
     subpartition = ResultSubpartition(0, lambda index: None, lambda index: None)
     channel.on_view(subpartition.create_view(channel.on_data_available))
     for payload in (b"abc", b"de"):

@@ -16,6 +16,7 @@ from netstack.errors import (
     RemoteProtocolError,
 )
 from netstack.events import DataType, EndOfPartition, UserEvent, encode_event
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import CREDIT_PAIRS_A_FRAME, ChannelReceiver
@@ -68,9 +69,7 @@ class Stage:
         channel = RemoteInputChannel(
             self.gate,
             index,
-            peer="memory://producer",
-            partition_id="p",
-            subpartition=index,
+            ChannelDescriptor("memory://producer", "p", index),
             exclusive=self.network.take_unpooled(exclusive),
             pool=self.pool,
             network=self.network,

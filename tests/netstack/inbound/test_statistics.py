@@ -11,6 +11,7 @@ from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.events import CheckpointBarrier, DataType, Event, UserEvent, data_type_of, encode_event
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
@@ -42,9 +43,7 @@ class Stage:
             channel = RemoteInputChannel(
                 self.gate,
                 index,
-                peer="there",
-                partition_id="p",
-                subpartition=index,
+                ChannelDescriptor("there", "p", index),
                 exclusive=self.network.take_unpooled(exclusive),
                 pool=pool,
                 network=self.network,
@@ -53,7 +52,7 @@ class Stage:
             self.remote.append(channel)
         for index in range(local):
             subpartition = ResultSubpartition(index, nothing, nothing)
-            reader = LocalInputChannel(self.gate, remote + index, partition_id="q", subpartition=index)
+            reader = LocalInputChannel(self.gate, remote + index, ChannelDescriptor("", "q", index))
             self.gate.add_channel(reader)
             reader.on_view(subpartition.create_view(reader.on_data_available))
             self.local.append(subpartition)

@@ -62,9 +62,7 @@ class Stage:
             channel = RemoteInputChannel(
                 gate,
                 0,
-                peer="memory://producer",
-                partition_id="p",
-                subpartition=number,
+                ChannelDescriptor("memory://producer", "p", number),
                 exclusive=[],
                 pool=pool,
                 network=self.network,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.config import NetworkConfig
 from netstack.events import DataType
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
@@ -60,7 +61,7 @@ class Stage:
             self.pool,
             on_released=lambda partition: None,
             host=self.host,
-            as_flink=as_flink,
+            config=NetworkConfig.flink() if as_flink else NetworkConfig(),
         )
         self.writer = PartitionWriter(
             self.partition,

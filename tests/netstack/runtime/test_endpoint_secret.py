@@ -21,6 +21,7 @@ from netstack.ids import ChannelDescriptor
 from netstack.runtime.admission import Admission, AdmissionStatistics
 from netstack.runtime.authentication import Secret
 from netstack.runtime.handles import InputGate
+from netstack.runtime.handshake import Handshake
 from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
@@ -239,8 +240,8 @@ async def test_streams_that_somebody_else_has_admitted_prove_nothing_and_their_e
         routed.admission.left(stream)
 
     async with (
-        network_environment_on(routed, CONFIG, on_accepted_end=on_end) as producer,
-        network_environment_on(own, CONFIG, secret=SECRET, greet=greet) as consumer,
+        network_environment_on(routed, CONFIG, Handshake(on_accepted_end=on_end)) as producer,
+        network_environment_on(own, CONFIG, Handshake(secret=SECRET, greet=greet)) as consumer,
     ):
         gate = await read_one(producer, consumer)
         assert greeted == [producer.address]
@@ -259,7 +260,7 @@ async def test_a_greeting_that_fails_closes_the_stream_and_is_told(autojump_cloc
     own = await transport_for("memory://greets").listen("memory://greets")
     async with (
         open_network(url(), CONFIG) as producer,
-        network_environment_on(own, CONFIG, greet=greet) as consumer,
+        network_environment_on(own, CONFIG, Handshake(greet=greet)) as consumer,
     ):
         with pytest.raises(ConnectionLost, match="no such run"):
             await consumer.open_gate([ChannelDescriptor(producer.address, "p")])

@@ -20,6 +20,7 @@ from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, LocalProtocolError, RecordError
 from netstack.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.inbound.union import UnionInputGate
@@ -44,7 +45,7 @@ class Stage:
         )
         self.subpartitions = []
         for index in range(channels):
-            channel = LocalInputChannel(self.gate, index, partition_id="p", subpartition=index)
+            channel = LocalInputChannel(self.gate, index, ChannelDescriptor("", "p", index))
             self.gate.add_channel(channel)
             subpartition = ResultSubpartition(
                 index,

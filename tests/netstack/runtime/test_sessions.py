@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, ConnectionLost, ErrorCode, NetstackError
 from netstack.ids import ChannelDescriptor
 from netstack.runtime.authentication import Secret
-from netstack.runtime.dialling import dial_stream
+from netstack.runtime.handshake import Handshake
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
@@ -252,7 +251,7 @@ async def test_who_cannot_prove_the_secret_any_more_does_not_go_on(
         producer.create_partition("p", subpartitions=1)
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)])
         await settle()
-        other = functools.partial(dial_stream, secret=Secret.generate(), greet=None)
+        other = Handshake(secret=Secret.generate()).dial
         monkeypatch.setattr(consumer._endpoint._sessions, "_dial", other)
         lines.cut()
         with pytest.raises(ConnectionLost):

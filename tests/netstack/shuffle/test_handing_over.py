@@ -16,6 +16,7 @@ from trio.testing import trio_test
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter
 from netstack.errors import PartitionNotFound
 from netstack.ids import PartitionId, ResultPartitionType
+from netstack.runtime.handshake import Handshake
 from netstack.runtime.kept_partitions import KeptTogether
 from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on
 from netstack.shuffle.files import SealedFiles, ShuffleFolder, remove_files, remove_leftovers
@@ -34,7 +35,7 @@ async def environment(
     listener = await transport_for(address).listen(address)
     try:
         together = KeptTogether(FOLDER, prefix, hand_over)
-        async with network_environment_on(listener, config, together=together) as opened:
+        async with network_environment_on(listener, config, Handshake(), together=together) as opened:
             yield opened
     finally:
         listener.close()

@@ -26,6 +26,7 @@ from netstack.events import (
     data_type_of,
     encode_event,
 )
+from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.outbound.subpartition import ResultSubpartition
@@ -73,7 +74,7 @@ class Stage:
                 lambda index: self.log.append("acknowledged"),
                 lambda *told: self.overtaken.append(told[2]),
             )
-            channel = LocalInputChannel(gate, 0, partition_id=partition_name("job", f"p{number}", 7, 2), subpartition=3)
+            channel = LocalInputChannel(gate, 0, ChannelDescriptor("", partition_name("job", f"p{number}", 7, 2), 3))
             gate.add_channel(channel)
             channel.on_view(queue.create_view(channel.on_data_available))
             made.append(gate)

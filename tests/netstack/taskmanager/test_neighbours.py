@@ -15,7 +15,7 @@ import trio
 from netstack.control.routing import SHARED, write_route
 from netstack.errors import AuthenticationFailed, ConnectionLost
 from netstack.runtime.authentication import Secret
-from netstack.runtime.dialling import dial_stream
+from netstack.runtime.handshake import Handshake
 from netstack.taskmanager import neighbours
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.neighbours import Neighbours, unsupported
@@ -169,10 +169,10 @@ async def test_the_secret_is_proven_there_too(caplog: pytest.LogCaptureFixture) 
     config = TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=1, secret=secret, in_slot=0)
     async with open_taskmanager(config) as manager:
         connect = Neighbours().connect
-        (await dial_stream(manager.address, secret, None, connect)).close()
+        (await Handshake(secret=secret, connect=connect).dial(manager.address)).close()
         with pytest.raises(AuthenticationFailed, match=r"\(shared memory\)"):
-            await dial_stream(manager.address, other, None, connect)
-        stranger = await dial_stream(manager.address, None, None, connect)
+            await Handshake(secret=other, connect=connect).dial(manager.address)
+        stranger = await Handshake(connect=connect).dial(manager.address)
         assert type(stranger) is ShmStream
         await write_route(stranger, SHARED)
         with trio.fail_after(5):

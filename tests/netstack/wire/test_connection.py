@@ -18,7 +18,7 @@ from netstack.buffer.segment import Segment
 from netstack.buffer.stored import Packaging
 from netstack.errors import ChannelFailed, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
 from netstack.events import DataType
-from netstack.ids import PartitionId, ResultPartitionType
+from netstack.ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver
@@ -674,9 +674,7 @@ class Consumer:
         self.channel = RemoteInputChannel(
             self.gate,
             0,
-            peer="the producer",
-            partition_id="p",
-            subpartition=0,
+            ChannelDescriptor("the producer", "p", 0),
             exclusive=self.pool.take_unpooled(2),
             pool=floating,
             network=self.pool,
