@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..errors import ConfigError
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
 from .commits import AT_THE_END
-from .fused import FusedOperator, Records, Target, fused, listed
+from .fused import FusedOperator, Records, Target, check_returned, fused, listed
 from .keyed_state import plain_copy
 from .operators import BoundOperator
 from .output import TaskOutput
@@ -32,20 +32,32 @@ from .reports import OperatorStatistics
 
 
 @final
+class _Nothing:
+    """What a sync operator gets from `emit`: nothing to wait for, since the records are written after its call."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+@final
 class Collector:
     """The output of one operator (an `Output`)."""
 
-    __slots__ = ("_output", "_sides", "collect", "collect_batch")
+    __slots__ = ("_drain", "_output", "_sides", "collect", "collect_batch")
 
     def __init__(self, main: Target, sides: Mapping[str, Target], output: TaskOutput, *, copies: bool) -> None:
         self.collect = main.push
         self.collect_batch = _copying(main.push_batch) if copies else main.push_batch
         self._sides = sides
         self._output = output
+        self._drain: Callable[[], Awaitable[None]] = _Nothing
 
     def write_at_once(self) -> None:
         """Writes each emitted record at once, for an async operator, which may wait after any record."""
         flush = self._output.flush
+        self._drain = self._output.drain
 
         def flushing(push: Callable[[Any], None]) -> Callable[[Any], None]:
             def push_and_flush(record: Any) -> None:
@@ -63,15 +75,15 @@ class Collector:
         if side is not None:
             side.push(record)
 
-    async def emit(self, record: Any) -> None:
+    def emit(self, record: Any) -> Awaitable[None]:
         """Implements `Output.emit`."""
         self.collect(record)
-        await self._output.drain()
+        return self._drain()
 
-    async def emit_batch(self, records: Records) -> None:
+    def emit_batch(self, records: Records) -> Awaitable[None]:
         """Implements `Output.emit_batch`."""
         self.collect_batch(records)
-        await self._output.drain()
+        return self._drain()
 
 
 @final
@@ -188,6 +200,8 @@ class OperatorChain:
             result = process(records, *arguments)
             if operator.bound.is_async:
                 await result
+            else:
+                check_returned(operator.bound.name, result)
             await output.drain()
             return
         for record in records:
@@ -408,7 +422,7 @@ def _entry_of_waiting(operator: ChainedOperator) -> Target:
             earlier = list(waiting)
             waiting.clear()
             process(earlier, *arguments)
-        process(records, *arguments)
+        check_returned(bound.name, process(records, *arguments))
 
     return Target(waiting.append, push_batch)
 

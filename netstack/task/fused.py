@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from types import CodeType, MappingProxyType
+from types import CodeType, CoroutineType, MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import ConfigError
 from ..outbound.selector import records_of
 from ..schedule.graph.job_graph import OperatorKind
 
@@ -35,8 +36,8 @@ _LINES: Final[Mapping[OperatorKind, str]] = MappingProxyType(
         OperatorKind.MAP: "record = function_{}(record)",
         OperatorKind.FILTER: "if function_{}(record):",
         OperatorKind.FLAT_MAP: "for record in function_{}(record):",
-        OperatorKind.PROCESS: "function_{0}(record, out_{0})",
-        OperatorKind.SINK: "function_{}(record)",
+        OperatorKind.PROCESS: "returned = function_{0}(record, out_{0})",
+        OperatorKind.SINK: "returned = function_{}(record)",
     }
 )
 _ENDS: Final = frozenset({OperatorKind.PROCESS, OperatorKind.SINK})
@@ -97,11 +98,26 @@ def fused(step: FusedOperator, behind: Target | None = None) -> Target:
             end, extend = behind.push, None if behind.steps else behind.extend
     text, operators = _source(steps, extend is not None)
     names: dict[str, Any] = {"__name__": __name__, OPERATORS: operators, "listed": listed, "end": end, "extend": extend}
+    names |= {"check_returned": check_returned, "last": steps[-1].name}
     for index, each in enumerate(steps):
         names[f"function_{index}"], names[f"out_{index}"] = each.function, each.out
     exec(_compiled(text, f"<{' -> '.join(each.name for each in steps)}>"), names)
-    push = step.function if step.kind is OperatorKind.SINK else names["push"]
-    return Target(push, names["push_batch"], steps, end, extend)
+    return Target(names["push"], names["push_batch"], steps, end, extend)
+
+
+def check_returned(operator: str, returned: object) -> None:
+    """Checks what a sync process or sink returned: a coroutine would never run.
+
+    Raises:
+        ConfigError: it is a coroutine.
+    """
+    if isinstance(returned, CoroutineType):
+        called = returned.__qualname__
+        returned.close()
+        raise ConfigError(
+            f"operator {operator!r} returned a coroutine of {called}, which nothing awaits; define the operator with"
+            " `async def` and await it there"
+        )
 
 
 def listed(records: Records) -> Iterable[Any]:
@@ -126,4 +142,6 @@ def _source(steps: tuple[FusedOperator, ...], can_extend: bool) -> tuple[str, di
             operators[len(lines)] = steps[-1].name
         elif steps[-1].kind not in _ENDS:
             lines.append("    " * depth + "end(record)")
+        else:
+            lines.append("    " * depth + "if returned is not None: check_returned(last, returned)")
     return "\n".join(lines), operators

@@ -99,11 +99,14 @@ class Output(Protocol):
         An operator that takes batches must not change it before its method returns. Raises as `collect`.
         """
 
-    async def emit(self, record: Any) -> None:
-        """Emits a record and waits for buffers if necessary; for async operators. Raises as `collect`."""
+    def emit(self, record: Any) -> Awaitable[None]:
+        """Emits a record, as `collect` does; async operators await the result, to wait for buffers if necessary."""
 
-    async def emit_batch(self, records: list[Any] | npt.NDArray[Any]) -> None:
-        """Emits several records and waits for buffers; the caller may reuse them afterwards. For async operators."""
+    def emit_batch(self, records: list[Any] | npt.NDArray[Any]) -> Awaitable[None]:
+        """Emits several records, as `collect_batch` does.
+
+        Async operators await the result, to wait for buffers, and may change the records afterwards.
+        """
 
 
 @final

@@ -186,6 +186,34 @@ class CountArrays:
         return [[key, count] for key, count in self.counts.items()]
 
 
+class EmitsWithoutAwait:
+    """A sync operator that calls what async ones await."""
+
+    def process(self, number: int, out: Output) -> None:
+        out.emit(number)
+        out.emit_batch([number, number])
+
+
+class EmitsLate:
+    """An async operator that forgets to await."""
+
+    async def process(self, number: int, out: Output) -> None:
+        _ = out.emit(number)
+
+
+async def never_runs(number: int) -> None:
+    raise AssertionError(f"nothing awaits it for {number}")
+
+
+def starts_nothing(number: int) -> Any:
+    return never_runs(number)
+
+
+class StartsNothing:
+    def process_batch(self, numbers: list[int], out: Output) -> Any:
+        return never_runs(len(numbers))
+
+
 class DoubleBatch:
     def process_batch(self, records: Any, out: Output) -> None:
         out.collect_batch(2 * records if isinstance(records, np.ndarray) else [2 * record for record in records])

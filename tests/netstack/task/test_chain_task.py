@@ -17,11 +17,14 @@ from task_functions import (
     CountAtEnd,
     DoubleAsync,
     DoubleBatch,
+    EmitsLate,
+    EmitsWithoutAwait,
     Join,
     JoinByContext,
     Lengths,
     ReusesAnArray,
     ReusesItsResult,
+    StartsNothing,
     add_in_place,
     boxes,
     double,
@@ -33,6 +36,7 @@ from task_functions import (
     plus,
     shown,
     split_by_size,
+    starts_nothing,
     twice,
     where,
 )
@@ -101,6 +105,34 @@ async def test_an_operator_may_reuse_the_array_that_it_has_emitted(
     stream.rebalance().with_format("int64").sink(Collect, name="sink")
     run = await run_to_its_end(job)
     assert run.result("sink") == [[*range(1000)]]
+
+
+@CHAINED
+async def test_emit_sends_the_record_though_nobody_awaits_it(autojump_clock: MockClock, is_chained: bool) -> None:
+    job = environment(is_chained=is_chained)
+    job.source(numbers, parameters={"count": 50}).process(EmitsWithoutAwait).sink(Collect, name="sink")
+    run = await run_to_its_end(job)
+    assert run.result("sink") == [[number for number in range(50) for _ in range(3)]]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+async def test_an_async_operator_that_does_not_await_emit_loses_nothing(autojump_clock: MockClock) -> None:
+    job = environment(is_chained=False)
+    job.source(numbers).process(EmitsLate).sink(Collect, name="sink")
+    run = await run_to_its_end(job)
+    assert run.result("sink") == [[*range(1000)]]
+
+
+@CHAINED
+@pytest.mark.parametrize("function", [starts_nothing, StartsNothing])
+async def test_a_sync_operator_that_returns_a_coroutine_is_refused(
+    autojump_clock: MockClock, is_chained: bool, function: Any
+) -> None:
+    job = environment(is_chained=is_chained)
+    job.source(numbers).sink(function, name="client")
+    text = "operator 'client' returned a coroutine of never_runs, which nothing awaits"
+    with pytest.raises(ConfigError, match=text):
+        await run_to_its_end(job)
 
 
 @CHAINED
