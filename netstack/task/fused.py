@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from types import CodeType, CoroutineType, MappingProxyType
+from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -41,6 +41,7 @@ _LINES: Final[Mapping[OperatorKind, str]] = MappingProxyType(
     }
 )
 _ENDS: Final = frozenset({OperatorKind.PROCESS, OperatorKind.SINK})
+_NEVER_RUN: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 class FusedOperator(NamedTuple):
@@ -106,18 +107,19 @@ def fused(step: FusedOperator, behind: Target | None = None) -> Target:
 
 
 def check_returned(operator: str, returned: object) -> None:
-    """Checks what a sync process or sink returned: a coroutine would never run.
+    """Checks what a sync process or sink returned: a coroutine or a generator would never run.
 
     Raises:
-        ConfigError: it is a coroutine.
+        ConfigError: it is one.
     """
-    if isinstance(returned, CoroutineType):
-        called = returned.__qualname__
-        returned.close()
-        raise ConfigError(
-            f"operator {operator!r} returned a coroutine of {called}, which nothing awaits; define the operator with"
-            " `async def` and await it there"
-        )
+    if isinstance(returned, _NEVER_RUN):
+        name = returned.__qualname__
+        if isinstance(returned, CoroutineType):
+            returned.close()  # Python would warn that nothing awaited it
+            what, instead = "coroutine", "define the operator with `async def` and await it there"
+        else:
+            what, instead = "generator", "use flat_map for it, or call out.collect(record) instead of `yield record`"
+        raise ConfigError(f"operator {operator!r} returned a {what} of {name}, which nothing runs; {instead}")
 
 
 def listed(records: Records) -> Iterable[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -207,6 +207,14 @@ async def never_runs(number: int) -> None:
 
 def starts_nothing(number: int) -> Any:
     return never_runs(number)
+
+
+def yields(number: int) -> Iterator[int]:
+    yield number
+
+
+async def yields_later(number: int) -> AsyncIterator[int]:
+    yield number
 
 
 class StartsNothing:

@@ -39,6 +39,8 @@ from task_functions import (
     starts_nothing,
     twice,
     where,
+    yields,
+    yields_later,
 )
 from tasks import SMALL, Run, run_to_its_end, running
 from trio.testing import MockClock
@@ -124,14 +126,21 @@ async def test_an_async_operator_that_does_not_await_emit_loses_nothing(autojump
 
 
 @CHAINED
-@pytest.mark.parametrize("function", [starts_nothing, StartsNothing])
-async def test_a_sync_operator_that_returns_a_coroutine_is_refused(
-    autojump_clock: MockClock, is_chained: bool, function: Any
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (starts_nothing, "coroutine of never_runs"),
+        (StartsNothing, "coroutine of never_runs"),
+        (yields, "generator of yields"),
+        (yields_later, "generator of yields_later"),
+    ],
+)
+async def test_a_sync_operator_that_returns_what_nothing_runs_is_refused(
+    autojump_clock: MockClock, is_chained: bool, function: Any, what: str
 ) -> None:
     job = environment(is_chained=is_chained)
     job.source(numbers).sink(function, name="client")
-    text = "operator 'client' returned a coroutine of never_runs, which nothing awaits"
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ConfigError, match=f"operator 'client' returned a {what}, which nothing runs"):
         await run_to_its_end(job)
 
 
