@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from .errors import ConfigError
+from .setting_types import check_types
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -175,6 +176,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
+        check_types(self)
         if not 256 <= self.segment_size_bytes <= 16 * MIB:
             raise ConfigError(f"segment_size_bytes={self.segment_size_bytes}; give 256 to {16 * MIB}")
         if self.memory_bytes < 4 * self.segment_size_bytes:

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from ..errors import ConfigError
 from ..events import Alignment, CheckpointBarrier
+from ..setting_types import check_types
 from .snapshot import Manifest, TaskFile
 
 Subtask: TypeAlias = tuple[str, int]
@@ -63,6 +64,7 @@ class CheckpointSettings:
     aligned_timeout_s: float = 0.0
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.interval_s is not None and not self.interval_s > 0:
             raise ConfigError(f"interval_s={self.interval_s}; give more than 0, or None for checkpoints on request")
         if not self.timeout_s > 0:

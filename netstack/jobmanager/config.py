@@ -10,6 +10,7 @@ from ..runtime.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.graph.settings import AdaptiveSettings
 from ..schedule.slots.slots import LoadBalanceMode
+from ..setting_types import check_types
 from ..transport import is_private
 
 
@@ -75,6 +76,7 @@ class JobManagerConfig:
 
     def __post_init__(self) -> None:
         """Checks the values."""
+        check_types(self)
         for name in ("slot_timeout_s", "slot_idle_timeout_s", "heartbeat_timeout_s", "handshake_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be more than 0 seconds")

@@ -10,6 +10,7 @@ from typing import Final, final
 from ..config import MIB, NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
+from ..setting_types import check_types
 from ..transport import full_url, is_private, transport_for, url_parts
 from .blob_reader import CACHE_BYTES
 
@@ -79,6 +80,7 @@ class TaskManagerConfig:
 
     def __post_init__(self) -> None:
         """Checks the values."""
+        check_types(self)
         if not 1 <= self.slots <= SLOTS_AT_MOST:
             raise ConfigError(f"--slots {self.slots}: must be 1 to {SLOTS_AT_MOST}")
         if self.blob_cache_bytes < 1:

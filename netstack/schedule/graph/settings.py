@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from ...errors import ConfigError
+from ...setting_types import check_types
 
 
 @final
@@ -22,6 +23,9 @@ class CutSettings:
     skewed_factor: float = 4.0
     skewed_threshold_bytes: int = 256 << 20
     max_channels_per_task: int = 32_768
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 @final
@@ -52,6 +56,7 @@ class AdaptiveSettings:
     cut: CutSettings = field(default_factory=CutSettings)
 
     def __post_init__(self) -> None:
+        check_types(self)
         least, most = self.bounds
         if not 1 <= least <= most:
             raise ConfigError(
@@ -109,6 +114,7 @@ class RestartSettings:
     interval_s: float = 60.0
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.kind not in KINDS:
             raise ConfigError(f"restart kind {self.kind!r}; give {', '.join(KINDS)}")
 
@@ -140,6 +146,7 @@ class SpeculationSettings:
     baseline_multiplier: float = 1.5
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.max_concurrent_executions < 2:
             raise ConfigError(
                 f"max_concurrent_executions={self.max_concurrent_executions}; give at least 2, or remove speculation"

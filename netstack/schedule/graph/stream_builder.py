@@ -17,6 +17,7 @@ from typing import Any, Self, final
 
 from ...errors import ConfigError
 from ...function_names import Named, name_of
+from ...setting_types import check_types
 from .job_graph import UNDECIDED, OperatorKind, ResourceProfile
 from .slot_groups import inherited_group
 from .stream_graph import (
@@ -74,6 +75,9 @@ class StreamEnvironment:
     _operators: list[_Operator] = field(default_factory=list, init=False, repr=False)
     _outputs: list[_Output] = field(default_factory=list, init=False, repr=False)
     _names: set[str] = field(default_factory=set, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_types(self, f"job {self.name!r}: ")
 
     def source(
         self,
@@ -387,6 +391,7 @@ class OperatorStream(DataStream):
 
     def set_parallelism(self, parallelism: int) -> Self:
         """Sets the number of subtasks."""
+        parallelism = replace(self._operator.node, parallelism=parallelism).parallelism  # checks and converts it
         if parallelism < 1:
             raise ConfigError(f"operator {self._operator.node.name!r}: parallelism {parallelism}; give at least 1")
         self._operator.parallelism = parallelism

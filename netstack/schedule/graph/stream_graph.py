@@ -18,6 +18,7 @@ from ...checkpoint.instructions import CheckpointSettings
 from ...config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
 from ...errors import ConfigError
 from ...record.formats import FORMATS
+from ...setting_types import check_types
 from .job_graph import (
     DEFAULT_FORMAT,
     DEFAULT_KEEP,
@@ -165,6 +166,7 @@ class StreamNode:
     source_size: SourceSize | None = None
 
     def __post_init__(self) -> None:
+        check_types(self, f"operator {self.name!r}: ")
         if self.is_source and self.kind is not OperatorKind.INVOKABLE:
             object.__setattr__(self, "kind", OperatorKind.SOURCE)
 
@@ -221,6 +223,9 @@ class StreamEdge:
     buffer_timeout_s: float | Unset | None = UNSET
     channels: int = 1
     is_prompt: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 SCHEDULING_TYPES: Final = ("all_at_once", "next_stage_on_first_output", "next_stage_on_complete_output")
@@ -282,6 +287,7 @@ class StreamSettings:
     latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.keep < 1:
             raise ConfigError(f"keep={self.keep}; give at least 1: a job restarts from its newest checkpoint")
         if not 0 <= self.latency_interval_s < math.inf:
