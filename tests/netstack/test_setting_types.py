@@ -51,9 +51,8 @@ def test_an_operator_and_an_edge_too() -> None:
     stream = job.source("module:numbers", name="numbers")
     with pytest.raises(ConfigError, match="operator 'numbers': parallelism='2'; give an integer"):
         stream.set_parallelism("2")  # type: ignore[arg-type]
-    stream.rebalance().with_buffer_timeout("100ms").sink("module:show")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="buffer_timeout_s='100ms'; give a number"):
-        job.stream_graph()
+        stream.rebalance().with_buffer_timeout("100ms").sink("module:show")  # type: ignore[arg-type]
 
 
 def test_what_other_libraries_make_is_converted() -> None:
