@@ -1,19 +1,25 @@
-"""Folders for temporary files that do not outlive their use.
+"""Folders for temporary files that do not outlive their use, and what is left of those whose process was killed.
 
-Takes: a parent folder. Gives: a context manager.
+Takes: a parent folder. Gives: a context manager; removed folders.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import math
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
+from typing import Final
 
 from .errors import NetstackError
+
+LOCK_NAME: Final = "lock"
+"""The file in a folder that its process keeps locked."""
 
 
 @contextlib.contextmanager
@@ -36,3 +42,40 @@ def scratch_folder(parent: str | None = None) -> Iterator[str]:
         raise NetstackError(f"no space is left in {place}; set TMPDIR to a folder on a larger disk") from error
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_leftovers(parent: str, prefix: str, *, unchanged_since: float = math.inf) -> list[str]:
+    """Removes the folders of dead processes: those whose lock is free.
+
+    Args:
+        parent: where the folders are.
+        prefix: start of their names.
+        unchanged_since: skips folders that changed after this time of the epoch, for processes that create their lock
+            before they hold it.
+
+    Returns:
+        The paths of the removed folders.
+
+    Raises:
+        OSError: the parent cannot be listed.
+    """
+    removed = []
+    with os.scandir(parent) as entries:
+        folders = [entry.path for entry in entries if entry.name.startswith(prefix)]
+    for path in folders:
+        try:
+            if os.stat(path).st_mtime > unchanged_since:
+                continue
+            lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # no lock yet, already removed, or of another user
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # its process is alive
+            continue
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path)
+        finally:
+            os.close(lock)
+    return removed

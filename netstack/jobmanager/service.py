@@ -16,8 +16,9 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, nullcontext
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -37,6 +38,7 @@ from ..runtime.threads import InThread, background_tasks, in_thread
 from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.slots.slots import PhysicalSlot, SlotDemand
+from ..scratch import remove_leftovers
 from ..transport import Listener, transport_for
 from ..units import counted
 from ..version import __version__
@@ -54,6 +56,8 @@ from .taskmanagers import ConnectedTaskManager, TaskManagers
 from .watch import ClusterWatch
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
+
+_FOLDER_PREFIX: Final = "netstack-jobmanager-"
 
 ADOPTION_TIMEOUT_S: Final = 30.0
 """How long an adopted TaskManager may still work for another JobManager; longer than its own limit."""
@@ -351,6 +355,15 @@ class JobManager:
         }
 
 
+@contextmanager
+def _temporary_folder() -> Iterator[str]:
+    """A folder for this JobManager alone; removes those that killed ones left."""
+    with suppress(OSError):
+        remove_leftovers(tempfile.gettempdir(), _FOLDER_PREFIX, unchanged_since=time.time() - 60)
+    with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX) as folder:
+        yield folder
+
+
 @asynccontextmanager
 async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_thread) -> AsyncIterator[JobManager]:
     """Opens a JobManager that serves while the block runs.
@@ -367,8 +380,7 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
     Cancellation, like the end of the block, makes TaskManagers close the jobs; their files stay in the folder, and the
     next JobManager on it continues them.
     """
-    given = nullcontext(config.folder) if config.folder else None
-    with given or tempfile.TemporaryDirectory(prefix="netstack-jobmanager-") as folder:
+    with nullcontext(config.folder) if config.folder else _temporary_folder() as folder:
         steal = config.is_standby and await wait_for_folder(folder, in_thread)
         with open_job_store(Path(folder), steal=steal) as store:
             listener = await transport_for(config.listen).listen(config.listen)

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from ..errors import DiskFull, PartitionDamaged, ShuffleStorageError
+from ..scratch import LOCK_NAME, remove_leftovers
 from .index import HEAD, Extent, decode_head, decode_rows, head_bytes, row_bytes
 from .pages import Page, Piece, split_pages
 
 FOLDER_PREFIX: Final = "netstack-shuffle-"
-LOCK_NAME: Final = "lock"
 WRITE_BYTES: Final = 1 << 20
 """Bytes gathered for one write."""
 WRITE_PIECES: Final = 512
@@ -86,7 +86,7 @@ class ShuffleFolder:
             ShuffleStorageError: it cannot be created.
         """
         with _naming(f"a folder in {self._parent}"):
-            remove_leftovers(self._parent)
+            remove_leftovers(self._parent, FOLDER_PREFIX)
             while True:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(self.path, 0o700)
@@ -128,28 +128,6 @@ class ShuffleFolder:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def remove_leftovers(parent: str) -> list[str]:
-    """Removes the folders of dead processes. Returns their paths. Raises OSError if the parent cannot be listed."""
-    removed = []
-    with os.scandir(parent) as entries:
-        folders = [entry.path for entry in entries if entry.name.startswith(FOLDER_PREFIX)]
-    for path in folders:
-        try:
-            lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # no lock yet, already removed, or of another user
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # its process is alive
-            continue
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-            removed.append(path)
-        finally:
-            os.close(lock)
-    return removed
 
 
 def remove_files(parent: str, folders: str, prefix: str, but: frozenset[str]) -> None:

@@ -16,7 +16,8 @@ import trio
 
 from ..runtime.handshake import connect_stream
 from ..runtime.threads import background_tasks, in_thread
-from ..shuffle.files import remove_leftovers
+from ..scratch import remove_leftovers
+from ..shuffle.files import FOLDER_PREFIX
 from ..transport import Listener, transport_for
 from .config import TaskManagerConfig
 from .job_scope import OnMade
@@ -85,13 +86,13 @@ async def open_taskmanager(
             manager.close()
         if processes is not None:  # files of slots that were killed at the end
             with suppress(OSError):
-                remove_leftovers(config.network.shuffle_directory or tempfile.gettempdir())
+                remove_leftovers(config.network.shuffle_directory or tempfile.gettempdir(), FOLDER_PREFIX)
 
 
 async def _remove_leftovers(folder: str | None) -> None:
     """Removes files of killed TaskManagers from the disk."""
     try:
-        for path in await in_thread(partial(remove_leftovers, folder or tempfile.gettempdir())):
+        for path in await in_thread(partial(remove_leftovers, folder or tempfile.gettempdir(), FOLDER_PREFIX)):
             LOGGER.info("removed %s, which a killed process had left", path)
     except OSError as error:
         LOGGER.warning("files of killed processes cannot be removed: %s", error)

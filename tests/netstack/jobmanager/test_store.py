@@ -14,6 +14,8 @@ from scripted_taskmanager import at_once
 from trio.testing import MockClock
 
 from netstack.errors import ConfigError
+from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.service import open_jobmanager
 from netstack.jobmanager.standby import LEASE_S, keep_folder, wait_for_folder
 from netstack.jobmanager.store import JobStore, JobStoreFenced, StoredJob, open_job_store
 from netstack.jobmanager.stored_files import JobStoreError
@@ -211,3 +213,27 @@ def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JobStoreError, match="cannot be the folder"), open_job_store(tmp_path / "file"):
         pass
+
+
+async def test_a_temporary_folder_that_a_killed_jobmanager_left_is_removed_by_the_next_one(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names = left, new, alive, other = (
+        "netstack-jobmanager-left",
+        "netstack-jobmanager-new",
+        "netstack-jobmanager-alive",
+        "netstack-other",
+    )
+    with open_job_store(tmp_path / alive):
+        for name in (left, new, other):
+            with open_job_store(tmp_path / name):
+                pass
+        for name in (left, alive, other):
+            os.utime(tmp_path / name, (0, 0))
+        config = JobManagerConfig(listen="memory://jobmanager-with-a-temporary-folder")
+        async with open_jobmanager(config, in_thread=at_once):
+            there = {*os.listdir(tmp_path)}
+            assert there & {*names} == {new, alive, other}
+            assert len(there) == 4
+        assert {*os.listdir(tmp_path)} == {new, alive, other}

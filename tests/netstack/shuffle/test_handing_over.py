@@ -19,7 +19,8 @@ from netstack.ids import PartitionId, ResultPartitionType
 from netstack.runtime.handshake import Handshake
 from netstack.runtime.kept_partitions import KeptTogether
 from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on
-from netstack.shuffle.files import SealedFiles, ShuffleFolder, remove_files, remove_leftovers
+from netstack.scratch import remove_leftovers
+from netstack.shuffle.files import FOLDER_PREFIX, SealedFiles, ShuffleFolder, remove_files
 from netstack.transport import transport_for
 
 FOLDER = "netstack-shuffle-together"
@@ -143,6 +144,6 @@ def test_a_lock_counts_only_in_the_folder_that_is_there(tmp_path: Path, monkeypa
     monkeypatch.setattr(fcntl, "flock", late)
     ours.make()
     others.close()
-    assert remove_leftovers(str(tmp_path)) == [], "it is ours"
+    assert remove_leftovers(str(tmp_path), FOLDER_PREFIX) == [], "it is ours"
     ours.remove()
     assert os.listdir(tmp_path) == []
