@@ -44,7 +44,8 @@ class Alarm:
             self._set = libc.timerfd_settime
             self._fd = libc.timerfd_create(_CLOCK_MONOTONIC, _NON_BLOCKING)
             if self._fd < 0:
-                raise OSError(ctypes.get_errno(), "timerfd_create")
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
 
     async def wait_until(self, at_ns: int) -> None:
         """Waits until `time.monotonic_ns()` reaches `at_ns`. Returns after a checkpoint if that time has passed.

@@ -9,6 +9,7 @@ Exit codes: 0 for success, 1 for a failure or a negative result, 2 for wrong usa
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -98,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NetstackError as error:
         return _failed(str(error), 1, as_json, getattr(error, "traceback", ""))
     except OSError as error:
-        return _failed(str(error).removeprefix(f"[Errno {error.errno}] "), 1, as_json)
+        advice = "; `ulimit -n` shows the limit of this shell and raises it" if error.errno == errno.EMFILE else ""
+        return _failed(str(error).removeprefix(f"[Errno {error.errno}] ") + advice, 1, as_json)
     except (KeyboardInterrupt, click.Abort):
         return _failed("stopped by Ctrl-C", 1, as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -133,3 +134,15 @@ def test_missing_packages_say_what_they_are_for() -> None:
 
     assert {each.verdict for each in extras(none)} == {"note"}
     assert any(each.advice == "for netstack-bench run --peer zmq: pip install pyzmq" for each in extras(none))
+
+
+def test_a_command_without_descriptors_says_how_to_get_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(words: list[str]) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("netstack.cli._run", fails)
+    assert main(["doctor"]) == 1
+    advice = "`ulimit -n` shows the limit of this shell and raises it"
+    assert capsys.readouterr().err == f"netstack: Too many open files; {advice}\n"
