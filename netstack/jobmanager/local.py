@@ -20,7 +20,7 @@ from typing import Final, final
 import trio
 
 from ..config import MIB, NetworkConfig
-from ..errors import JobFailed, LocalProtocolError
+from ..errors import ConfigError, JobFailed, LocalProtocolError
 from ..runtime.authentication import Secret
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
@@ -190,6 +190,7 @@ def run_job(
 
     Raises:
         JobFailed: the job failed; the text is its root cause.
+        ConfigError: the job needs more slots.
         RequestRefused: the job cannot run.
         LocalProtocolError: called inside trio; use `open_local_cluster` there.
 
@@ -199,6 +200,9 @@ def run_job(
         raise LocalProtocolError("run_job blocks, and was called inside trio; use: async with open_local_cluster(...)")
 
     graph = graph_of(job)
+    plan = make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=load_balance)
+    if plan.problem:  # no other TaskManager will register with this cluster
+        raise ConfigError(f"taskmanagers={taskmanagers}, slots={slots}: {plan.problem}")
     if memory_bytes is None:
         memory_bytes = memory_for(graph, taskmanagers, slots, load_balance)
 

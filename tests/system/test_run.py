@@ -292,6 +292,12 @@ def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) ->
     assert "30 slots" in err
 
 
+def test_one_slot_suffices_for_a_batch_job(tmp_path: Path) -> None:
+    words = ("batch_jobs:sums", "-p", "parallelism=5", "--taskmanagers", "1", "--slots", "1", "--json")
+    out, _ = finished(start(tmp_path, *words), 0)
+    assert json.loads(out)["results"]["result"]["0"] == batch_jobs.expected()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> None:
     process = start(tmp_path, "cluster_jobs:forever", "--taskmanagers", "1")

@@ -40,6 +40,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "edges": [_edge(plan, index) for index in range(len(plan.job.edges))],
         "reasons": _reasons(plan),
         "slots": {
+            "taken_in_turns": bool(plan.turns),
             "required": None if plan.is_undecided else sum(plan.slots_by_group),
             "by_group": dict(
                 zip((group.name for group in plan.job.slot_sharing_groups), plan.slots_by_group, strict=False)

@@ -153,6 +153,8 @@ def _style() -> str:
 def _problems(plan: Plan) -> Iterator[str]:
     for problem in filter(None, (plan.problem, buffers_problem(plan))):
         yield f'<section class="bad"><strong>Does not fit.</strong> {escape(problem)}</section>'
+    if plan.turns:
+        yield f'<p class="note">{escape(plan.turns)}</p>'
 
 
 def _numbers(plan: Plan) -> Iterator[str]:

@@ -20,7 +20,7 @@ from ..graph.job_generator import check_result_types, generate_job
 from ..graph.job_graph import UNDECIDED, JobGraph
 from ..graph.slot_groups import acyclic_logical_regions, required_slots, slots_by_group
 from ..graph.stream_graph import StreamGraph
-from ..slots.placement import Placement, place
+from ..slots.placement import NotEnoughSlots, Placement, can_take_turns, place
 from ..slots.slots import LoadBalanceMode
 from ..structures import IndexArray, index_array
 from ..topology.regions import Regions
@@ -79,11 +79,12 @@ class Plan:
         network: settings of every TaskManager.
         taken: slots of each that other jobs hold.
         slots_by_group: needed slots of each slot sharing group; empty while a parallelism is undecided.
-        placement: where subtasks run; None if they do not fit.
+        placement: where subtasks run; None if they do not fit, or take turns.
         channels: between them; None without a placement.
         buffers: of each TaskManager; None without a placement.
         regions: by logical region.
-        problem: why there is no placement; empty if there is one.
+        problem: why the job cannot run there; empty if it can.
+        turns: that its subtasks take turns, because there are fewer slots than they need; empty if they do not.
     """
 
     job: JobGraph
@@ -99,6 +100,7 @@ class Plan:
     buffers: BufferPlan | None
     regions: tuple[RegionPlan, ...]
     problem: str
+    turns: str
 
     @property
     def is_possible(self) -> bool:
@@ -158,10 +160,19 @@ def make_plan(
             f"taken={','.join(map(str, taken))}: give 0 to {slots} slots for each of {taskmanagers} TaskManagers"
         )
     used = (*taken, *[0] * (taskmanagers - len(taken)))
-    placement, problem = None, ""
+    placement, problem, turns = None, "", ""
     if not undecided:
+        free = [slots - others for others in used]
         try:
-            placement = place(job, [slots - others for others in used], mode, used=used)
+            placement = place(job, free, mode, used=used)
+        except NotEnoughSlots as error:
+            if can_take_turns(job, sum(free), mode):
+                turns = (
+                    f"There are fewer slots ({sum(free):,}) than subtasks that could run at the same time: they take"
+                    " turns, and where each runs is decided when a slot is free."
+                )
+            else:
+                problem = str(error)
         except ConfigError as error:
             problem = str(error)
     channels = None if placement is None else count_channels(job, placement, taskmanagers)
@@ -179,6 +190,7 @@ def make_plan(
         buffers=None if placement is None or channels is None else _buffers(job, placement, channels, settings),
         regions=_regions(job, undecided),
         problem=problem,
+        turns=turns,
     )
 
 

@@ -121,6 +121,7 @@ def _slots(plan: Plan) -> Iterator[str]:
     yield from textwrap.wrap(f"Slots   {total} by group: {listed(groups, 20)}", WIDTH, subsequent_indent=" " * 8)
     if plan.placement is not None and len(plan.placement.stages) > 1:
         yield f"        in {len(plan.placement.stages)} stages, one after the other, each with all slots"
+    yield from textwrap.wrap(plan.turns, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
 
 
 def _taskmanagers(plan: Plan) -> Iterator[str]:

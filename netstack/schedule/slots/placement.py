@@ -15,6 +15,7 @@ from typing import Final, final
 import numpy as np
 
 from ...errors import ConfigError
+from ...units import counted
 from ..graph.job_graph import JobGraph
 from ..graph.slot_groups import slots_by_group
 from ..structures import IndexArray, UnionFind, index_array
@@ -60,6 +61,10 @@ class Placement:
         return self.slot_of_group[self.groups.of_vertex[vertex]]
 
 
+class NotEnoughSlots(ConfigError):
+    """A job needs more slots at once than there are."""
+
+
 def place(
     graph: JobGraph,
     slots_per_taskmanager: Sequence[int],
@@ -76,8 +81,8 @@ def place(
         used: number of slots of each TaskManager that other jobs hold; none if not given. Mode SLOTS counts them.
 
     Raises:
-        ConfigError: there are not enough slots, a parallelism is undecided, or co-located vertices can never share
-            slots.
+        NotEnoughSlots: a stage needs more slots than there are.
+        ConfigError: a parallelism is undecided, or co-located vertices can never share slots.
     """
     stages = _stages(graph, slots_per_taskmanager)
     groups = task_balanced(graph) if mode is LoadBalanceMode.TASKS else local_input_preferred(graph)
@@ -106,6 +111,19 @@ def place(
     )
 
 
+def can_take_turns(graph: JobGraph, available: int, mode: LoadBalanceMode) -> bool:
+    """Whether a job that is too large for a placement runs nevertheless: region after region, as slots become free.
+
+    Not a job whose results are all pipelined, because its sources may never end; nor in mode TASKS, which waits until
+    there are slots for all tasks that can start.
+    """
+    if mode is LoadBalanceMode.TASKS or all(dataset.type.must_be_pipelined for dataset in graph.datasets):
+        return False
+    group_of = np.concatenate(local_input_preferred(graph).of_vertex)
+    pairs = np.unique(np.stack((Regions(Topology(graph)).region_of, group_of)), axis=1)
+    return int(np.bincount(pairs[0]).max()) <= available
+
+
 def _order(graph: JobGraph, groups: ExecutionSlotSharingGroups) -> IndexArray:
     """The groups in the order in which they request slots: region by region, each in the order of its subtasks."""
     group_of = np.concatenate(groups.of_vertex)
@@ -118,7 +136,7 @@ def _stages(graph: JobGraph, slots_per_taskmanager: Sequence[int]) -> tuple[tupl
     """Slot sharing groups that run at the same time, stage by stage.
 
     Raises:
-        ConfigError: a stage needs more slots than there are.
+        NotEnoughSlots: a stage needs more slots than there are.
     """
     required, available = slots_by_group(graph), sum(slots_per_taskmanager)
     connected, level = _levels(graph, len(required))
@@ -127,9 +145,10 @@ def _stages(graph: JobGraph, slots_per_taskmanager: Sequence[int]) -> tuple[tupl
     for own in sorted(connected, key=lambda own: (level[own[0]], own[0])):
         size = sum(required[group] for group in own)
         if size > available:
-            raise ConfigError(
-                f"job {graph.name!r} needs {size} slots at once, but {len(slots_per_taskmanager)} TaskManagers have"
-                f" {available}; add slots, or lower its parallelism"
+            count = len(slots_per_taskmanager)
+            raise NotEnoughSlots(
+                f"job {graph.name!r} needs {counted(size, 'slot')} at once, but {counted(count, 'TaskManager')}"
+                f" {'has' if count == 1 else 'have'} {available:,}; add slots, or lower its parallelism"
             )
         if size > free or level[own[0]] != last_level:
             stages.append([])

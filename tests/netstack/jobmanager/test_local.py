@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from netstack.config import MIB, NetworkConfig
-from netstack.jobmanager.local import MEMORY_BYTES, memory_for
+from netstack.errors import ConfigError
+from netstack.jobmanager.local import MEMORY_BYTES, memory_for, run_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 
@@ -12,6 +15,13 @@ def wide(parallelism: int, network: NetworkConfig | None = None) -> StreamEnviro
     job = StreamEnvironment("wide", parallelism=parallelism, settings=StreamSettings(network=network))
     job.source("a:read").rebalance().sink("a:show")
     return job
+
+
+def test_a_job_that_needs_more_slots_is_refused_at_once() -> None:
+    with pytest.raises(
+        ConfigError, match="taskmanagers=1, slots=2: job 'wide' needs 3 slots at once, but 1 TaskManager"
+    ):
+        run_job(wide(3), taskmanagers=1, slots=2)
 
 
 def test_a_job_gets_the_memory_that_it_requires() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,7 +18,14 @@ from netstack.ids import ResultPartitionType
 from netstack.schedule.graph.examples import word_count
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.schedule.graph.stream_graph import ExchangeMode, StreamEdge, StreamGraph, StreamNode, StreamSettings
+from netstack.schedule.graph.stream_graph import (
+    ExchangeMode,
+    GlobalExchangeMode,
+    StreamEdge,
+    StreamGraph,
+    StreamNode,
+    StreamSettings,
+)
 from netstack.schedule.plan.as_json import plan_document
 from netstack.schedule.plan.html import plan_html, plan_svg
 from netstack.schedule.plan.plan import Plan, make_plan
@@ -126,6 +134,37 @@ def test_the_size_of_the_cluster() -> None:
     assert found == [(6, 1), (4, 2), (2, 4), (5, 3)]
     with pytest.raises(ConfigError, match="slots=0"):
         make_plan(graph, slots=0)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        GlobalExchangeMode.ALL_EDGES_BLOCKING,
+        GlobalExchangeMode.ALL_EDGES_HYBRID_FULL,
+        GlobalExchangeMode.ALL_EDGES_HYBRID_SELECTIVE,
+    ],
+)
+def test_subtasks_of_a_batch_job_take_turns(mode: GlobalExchangeMode) -> None:
+    job = replace(shuffle(6), settings=StreamSettings(is_batch=True, exchange_mode=mode))
+    plan = make_plan(job, taskmanagers=1, slots=1)
+    assert plan.is_possible
+    assert (plan.placement, plan.problem) == (None, "")
+    text = "There are fewer slots (1) than subtasks that could run at the same time: they take turns"
+    assert text in " ".join(plan_text(plan).split())
+    assert text in plan_html(plan)
+    document = plan_document(plan)
+    assert (document["fits"], document["problems"], document["slots"]["taken_in_turns"]) == (True, [], True)
+    # The balancer of tasks waits for slots for all of them.
+    balanced = make_plan(job, taskmanagers=1, slots=1, mode=LoadBalanceMode.TASKS)
+    assert "slots at once, but 1 TaskManager has 1" in balanced.problem
+
+
+def test_a_region_of_a_batch_job_needs_all_its_slots() -> None:
+    job = StreamEnvironment("job", parallelism=3, settings=StreamSettings(is_batch=True))
+    pipelined = job.source("a:read").rebalance().exchange(ExchangeMode.PIPELINED).map("a:f").slot_sharing_group("other")
+    pipelined.key_by("a:key").exchange(ExchangeMode.BATCH).sink("a:show")
+    assert make_plan(job.stream_graph(), taskmanagers=1, slots=6).is_possible
+    assert "needs 6 slots at once" in make_plan(job.stream_graph(), taskmanagers=1, slots=5).problem
 
 
 def test_too_few_slots() -> None:
