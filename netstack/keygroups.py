@@ -75,7 +75,9 @@ def stable_hash(key: object) -> int:
             return key
         if -(1 << 63) <= key < 1 << 63:
             return _signed((key ^ (key >> 32)) & _MASK)
-        raise RecordError(f"an int key of {key.bit_length()} bits does not fit 64; use its text as the key")
+        raise RecordError(
+            f"an int key of {key.bit_length()} bits and a sign does not fit 64 bits; use its text as the key"
+        )
     if isinstance(key, bytes):
         return _signed(_polynomial(1, memoryview(key).cast("b")))
     if isinstance(key, float):

@@ -37,6 +37,20 @@ class JsonFormatter(logging.Formatter):
         return json_text(document)
 
 
+@final
+class TextFormatter(logging.Formatter):
+    """A line with the time and the text; records of user code also have the level and the name of their logger."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s", datefmt="%H:%M:%S")
+        self._of_users = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Formats a record."""
+        is_own = record.name.partition(".")[0] == "netstack"
+        return super().format(record) if is_own else self._of_users.format(record)
+
+
 def log_flag(command: Command) -> Command:
     """Adds `--log` to a service."""
     return click.option(
@@ -52,8 +66,5 @@ def log_flag(command: Command) -> Command:
 def set_up_logging(kind: str) -> None:
     """Sends log records of level INFO and above to standard error."""
     handler = logging.StreamHandler()
-    if kind == "json":
-        handler.setFormatter(JsonFormatter())
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

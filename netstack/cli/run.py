@@ -157,8 +157,8 @@ def run(
     With --on spark each TaskManager is a task of a Spark barrier stage, and Spark provides hosts, resources and code.
     The default of --taskmanagers is then the N of local[N], else 2.
 
-    Output that operators print goes to standard error; on Spark it goes to Spark's logs. The exit code is 1 if the job
-    fails or is stopped.
+    Output that operators print, and warnings that they log, go to standard error; on Spark they go to Spark's logs. The
+    exit code is 1 if the job fails or is stopped.
     """
     if master is not None and where != "spark":
         raise ConfigError("--master requires --on spark; add it, or omit --master")

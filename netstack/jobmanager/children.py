@@ -37,7 +37,8 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _QUIET_S: Final = 30.0  # a child that lived this long is restarted after the first pause again
 _LINE_BYTES: Final = 1 << 16
-_LOGGED: Final = re.compile(r"\d\d:\d\d:\d\d ")
+_LOGGED: Final = re.compile(r"\d\d:\d\d:\d\d (?!(WARNING|ERROR|CRITICAL) )")
+"""A line of a child's log, except warnings of user code (`cli.logs.TextFormatter`)."""
 
 Lines = Callable[[str, str], None]
 """Receives the name of a TaskManager and a line that it printed."""
@@ -162,8 +163,8 @@ class LocalTaskManagers:
         assert process.stderr is not None
         self._pids[name] = process.pid
         async with process.stdin, trio.open_nursery() as nursery:
-            nursery.start_soon(self._read, name, process.stdout, self._on_printed, None)
-            nursery.start_soon(self._read, name, process.stderr, self._on_logged, tail)
+            nursery.start_soon(self._read, name, process.stdout, None)
+            nursery.start_soon(self._read, name, process.stderr, tail)
             async with trio.open_nursery() as guard:
                 guard.start_soon(self._end_when_stopping, process.pid)
                 await _wait_unreaped(process.pid)
@@ -179,9 +180,7 @@ class LocalTaskManagers:
         await trio.sleep(_STOP_S)
         os.kill(pid, SIGKILL)
 
-    async def _read(
-        self, name: str, pipe: trio.abc.ReceiveStream, on_line: Lines | None, tail: deque[str] | None
-    ) -> None:
+    async def _read(self, name: str, pipe: trio.abc.ReceiveStream, tail: deque[str] | None) -> None:
         rest = b""
         async with pipe:
             while chunk := await pipe.receive_some(_LINE_BYTES):
@@ -190,14 +189,19 @@ class LocalTaskManagers:
                     lines.append(rest)
                     rest = b""
                 for line in lines:
-                    self._add_line(name, line, on_line, tail)
+                    self._add_line(name, line, tail)
         if rest:
-            self._add_line(name, rest, on_line, tail)
+            self._add_line(name, rest, tail)
 
-    def _add_line(self, name: str, line: bytes, on_line: Lines | None, tail: deque[str] | None) -> None:
+    def _add_line(self, name: str, line: bytes, tail: deque[str] | None) -> None:
+        """Passes on a line; `tail` keeps the last ones of standard error.
+
+        There an operator's lines, and those that Python prints for it, stand among those of the log.
+        """
         text = line.decode(errors="replace").rstrip("\r")
         if tail is not None:
             tail.append(text)
+        on_line = self._on_printed if tail is None or _LOGGED.match(text) is None else self._on_logged
         if on_line is not None:
             on_line(name, text)
 

@@ -100,7 +100,7 @@ async def open_local_cluster(
         max_record_bytes: length of the longest record; None: the default of `NetworkConfig`.
         flags: additional flags of `netstack taskmanager`.
         jobmanager: other settings of the JobManager; the arguments here take precedence.
-        on_printed: receives the name of a TaskManager and a line that an operator printed there.
+        on_printed: receives the name of a TaskManager and a line that an operator printed or logged as a warning there.
         on_logged: receives the name of a TaskManager and a line of its log.
 
     Raises:

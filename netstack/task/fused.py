@@ -10,6 +10,7 @@ last state only. The source contains no text of the user. The line number of an 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, MappingProxyType
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigError
 from ..outbound.selector import records_of
+from ..safe_text import safe_repr
 from ..schedule.graph.job_graph import OperatorKind
 
 Records: TypeAlias = "list[Any] | npt.NDArray[Any]"
@@ -41,6 +43,7 @@ _LINES: Final[Mapping[OperatorKind, str]] = MappingProxyType(
     }
 )
 _ENDS: Final = frozenset({OperatorKind.PROCESS, OperatorKind.SINK})
+_WARNED: Final[set[str]] = set()
 _NEVER_RUN: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
@@ -106,8 +109,10 @@ def fused(step: FusedOperator, behind: Target | None = None) -> Target:
     return Target(names["push"], names["push_batch"], steps, end, extend)
 
 
-def check_returned(operator: str, returned: object) -> None:
+def check_returned(operator: str, returned: object, emits: bool = False) -> None:
     """Checks what a sync process or sink returned: a coroutine or a generator would never run.
+
+    With `emits` (a process) it also warns of any other value, once for each operator: it is not emitted.
 
     Raises:
         ConfigError: it is one.
@@ -120,6 +125,10 @@ def check_returned(operator: str, returned: object) -> None:
         else:
             what, instead = "generator", "use flat_map for it, or call out.collect(record) instead of `yield record`"
         raise ConfigError(f"operator {operator!r} returned a {what} of {name}, which nothing runs; {instead}")
+    if emits and operator not in _WARNED:
+        _WARNED.add(operator)
+        text = "what a process returns is not emitted; call out.collect(record), or use map"
+        warnings.warn(f"operator {operator!r} returned {safe_repr(returned, 60)}: {text}", RuntimeWarning, stacklevel=2)
 
 
 def listed(records: Records) -> Iterable[Any]:
@@ -145,5 +154,6 @@ def _source(steps: tuple[FusedOperator, ...], can_extend: bool) -> tuple[str, di
         elif steps[-1].kind not in _ENDS:
             lines.append("    " * depth + "end(record)")
         else:
-            lines.append("    " * depth + "if returned is not None: check_returned(last, returned)")
+            emits = steps[-1].kind is OperatorKind.PROCESS
+            lines.append("    " * depth + f"if returned is not None: check_returned(last, returned, {emits})")
     return "\n".join(lines), operators

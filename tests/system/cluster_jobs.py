@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import resource
@@ -10,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -479,4 +481,21 @@ def neighbour(count: int = 200, pause_s: float = 0.02) -> StreamEnvironment:
     job = StreamEnvironment("neighbour")
     numbers = job.source(Numbers, name="numbers", parameters={"count": count, "pause_s": pause_s})
     numbers.rebalance().sink(Sum, name="sum")
+    return job
+
+
+def says_much(item: int) -> int:
+    if item == 1:
+        print("printed")  # noqa: T201  # an operator may
+        print("an error of ours", file=sys.stderr)  # noqa: T201
+        logging.getLogger("shop.stock").warning("logged")
+        logging.getLogger("shop.stock").info("not shown")
+        warnings.warn("warned", stacklevel=1)
+    return item
+
+
+def saying_much() -> StreamEnvironment:
+    """A job whose operator speaks in every way that Python has."""
+    job = StreamEnvironment("saying much")
+    _three(job).map(says_much).sink(Collect, name="all")
     return job

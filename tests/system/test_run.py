@@ -292,6 +292,15 @@ def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) ->
     assert "30 slots" in err
 
 
+def test_what_operators_say_is_shown_and_the_log_of_the_taskmanagers_is_not(tmp_path: Path) -> None:
+    _, err = finished(start(tmp_path, "cluster_jobs:saying_much"), 0)
+    lines = [line for line in err.splitlines() if "warnings.warn" not in line]
+    assert sorted(lines[:2]) == ["an error of ours", "printed"], "standard output and standard error, in any order"
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING shop.stock: logged", lines[2])
+    assert re.fullmatch(r".*cluster_jobs.py:\d+: UserWarning: warned", lines[3])
+    assert len(lines) == 4
+
+
 def test_one_slot_suffices_for_a_batch_job(tmp_path: Path) -> None:
     words = ("batch_jobs:sums", "-p", "parallelism=5", "--taskmanagers", "1", "--slots", "1", "--json")
     out, _ = finished(start(tmp_path, *words), 0)

@@ -217,6 +217,10 @@ async def yields_later(number: int) -> AsyncIterator[int]:
     yield number
 
 
+def returns_a_value(number: int, out: Output) -> int:
+    return 2 * number
+
+
 class StartsNothing:
     def process_batch(self, numbers: list[int], out: Output) -> Any:
         return never_runs(len(numbers))

@@ -34,6 +34,7 @@ from task_functions import (
     numbers,
     numbers_of_subtask,
     plus,
+    returns_a_value,
     shown,
     split_by_size,
     starts_nothing,
@@ -142,6 +143,15 @@ async def test_a_sync_operator_that_returns_what_nothing_runs_is_refused(
     job.source(numbers).sink(function, name="client")
     with pytest.raises(ConfigError, match=f"operator 'client' returned a {what}, which nothing runs"):
         await run_to_its_end(job)
+
+
+async def test_a_process_that_returns_its_record_is_warned_of_once(autojump_clock: MockClock) -> None:
+    job = environment()
+    job.source(numbers).process(returns_a_value, name="returns").sink(double, name="sink")
+    with pytest.warns(RuntimeWarning) as warned:
+        await run_to_its_end(job)
+    (warning,) = [str(each.message) for each in warned]
+    assert warning.startswith("operator 'returns' returned 0: what a process returns is not emitted; call out.collect")
 
 
 @CHAINED
