@@ -219,7 +219,7 @@ class Float64Format(_NumberFormat):
 class MsgpackFormat(RecordFormat):
     """Values of msgpack: None, bool, int up to 64 bits, float, str, bytes, list, dict, `Timestamp`, `ExtType`.
 
-    A tuple is decoded as a list. Map keys may be of any hashable type.
+    A tuple is decoded as a list; as the key of a map, and inside such a key, as a tuple.
     """
 
     name = "msgpack"
@@ -238,7 +238,7 @@ class MsgpackFormat(RecordFormat):
     def decode(self, view: memoryview) -> Any:
         """Decodes one value; a length inside it cannot allocate more than the bytes hold."""
         try:
-            return msgpack.unpackb(view, raw=False, strict_map_key=False)
+            return _unpack(view)
         except (msgpack.UnpackException, ValueError, TypeError) as error:
             raise _malformed(len(view), self.name, error) from error
 
@@ -247,7 +247,10 @@ class MsgpackFormat(RecordFormat):
         unpack = msgpack.unpackb
         payload = b""
         try:
-            return [unpack(payload := each, raw=False, strict_map_key=False) for each in payloads]
+            try:
+                return [unpack(payload := each, raw=False, strict_map_key=False) for each in payloads]
+            except TypeError:  # a map has a list as a key
+                return [_unpack(payload := each) for each in payloads]
         except (msgpack.UnpackException, ValueError, TypeError) as error:
             raise _malformed(len(payload), self.name, error) from error
 
@@ -324,6 +327,22 @@ def byte_rows(array: NDArray[Any]) -> NDArray[np.uint8] | None:
     if array.ndim == 1 and array.dtype.kind in "VS" and array.dtype.names is None and array.dtype.subdtype is None:
         return np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.dtype.itemsize)
     return None
+
+
+def _unpack(payload: bytes | memoryview) -> Any:
+    """Decodes a value of msgpack; a list that is the key of a map becomes a tuple, since a list cannot be one."""
+    try:
+        return msgpack.unpackb(payload, raw=False, strict_map_key=False)
+    except TypeError:
+        return msgpack.unpackb(payload, raw=False, strict_map_key=False, object_pairs_hook=_map_of)
+
+
+def _map_of(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {_hashable(key): value for key, value in pairs}
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key
 
 
 def _misfit(record: Any, name: str, text: str) -> RecordError:

@@ -218,6 +218,14 @@ def test_msgpack_reads_anything_or_says_why_not(raw: bytes) -> None:
     assert repr(form.decode_many(rows_of([raw, raw]))) == repr([value, value]), "a NaN differs from itself"
 
 
+def test_a_map_with_tuples_as_keys_is_read_as_it_was_written() -> None:
+    form = format_named("msgpack")
+    record = {("a", 1): 2, (("b", ()), 3): [{("c",): 4}]}
+    payload = form.encode(record)
+    assert form.decode(memoryview(payload)) == record
+    assert form.decode_list([form.encode(1), payload]) == [1, record]  # type: ignore[attr-defined]
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'pickle'; give one of bytes, str, int64, float64, msgpack, arrow"):
         format_named("pickle")
