@@ -15,10 +15,8 @@ import logging
 import os
 import secrets
 import socket
-import tempfile
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -38,7 +36,7 @@ from ..runtime.threads import InThread, background_tasks, in_thread
 from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.slots.slots import PhysicalSlot, SlotDemand
-from ..scratch import remove_leftovers
+from ..scratch import scratch_folder
 from ..transport import Listener, transport_for
 from ..units import counted
 from ..version import __version__
@@ -57,7 +55,6 @@ from .watch import ClusterWatch
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
-_FOLDER_PREFIX: Final = "netstack-jobmanager-"
 
 ADOPTION_TIMEOUT_S: Final = 30.0
 """How long an adopted TaskManager may still work for another JobManager; longer than its own limit."""
@@ -357,11 +354,8 @@ class JobManager:
 
 @contextmanager
 def _temporary_folder() -> Iterator[str]:
-    """A folder for this JobManager alone; removes those that killed ones left."""
-    with suppress(OSError):
-        remove_leftovers(tempfile.gettempdir(), _FOLDER_PREFIX, unchanged_since=time.time() - 60)
-    with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX) as folder:
-        yield folder
+    with scratch_folder(prefix="netstack-jobmanager-") as folder:
+        yield os.path.join(folder, "jobs")  # the folder's own lock is not the store's
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from typing import Any, Final, final
 
 from ..errors import ConfigError
 from ..limited_log import quieter
+from ..scratch import scratch_folder
 from .apart import Apart
 from .classic import ClassicDriver, forget_jvm, start_jvm
 from .driver import check_version
@@ -64,7 +65,7 @@ def open_session(settings: SparkSettings) -> Iterator[Any]:
     check_spark()
     _find_master(settings.master)
     with (
-        tempfile.TemporaryDirectory(prefix="netstack-spark-", ignore_cleanup_errors=True) as scratch,
+        scratch_folder(prefix="netstack-spark-") as scratch,
         quieter("py4j", logging.CRITICAL + 1),  # it logs connections that end
     ):
         log = Path(settings.log_file or Path(tempfile.gettempdir()) / f"netstack-spark-{os.getpid()}.log").absolute()

@@ -9,14 +9,11 @@ working folder would precede the archive in the path, so `Driver.archives_first`
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import importlib
 import io
-import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +23,7 @@ from .. import build, compiled
 from ..control.build import build_of
 from ..errors import ConfigError
 from ..jobmanager.shipping import zip_package
+from ..scratch import folder_until_exit
 from . import launcher
 from .driver import driver_of
 from .launcher import INSIDE, PACKAGE, Copy, files_of, sources_digest
@@ -112,9 +110,7 @@ def _add(spark: Any, package: str, data: bytes) -> str:
     driver = driver_of(spark)
     if name not in driver.archives():
         # Executors that start later fetch it too, so it is kept until this process ends.
-        folder = Path(tempfile.mkdtemp(prefix="netstack-spark-ship-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        path = folder / name
+        path = Path(folder_until_exit("netstack-spark-ship-"), name)
         path.write_bytes(data)
         own = list(sys.path)
         with contextlib.ExitStack() as stack:

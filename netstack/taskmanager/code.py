@@ -14,10 +14,10 @@ import importlib
 import io
 import re
 import sys
-import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -28,6 +28,7 @@ from ..control.messages import SLICE_BYTES
 from ..errors import ConfigError
 from ..runtime.names import load
 from ..safe_text import safe_error, safe_repr, safe_text
+from ..scratch import scratch_folder
 from .blob_files import KeptBlob
 
 GROUP: Final = "netstack.invokables"
@@ -115,7 +116,8 @@ class ShippedCode:
     """The packages that jobs shipped, in a temporary folder while they are in use."""
 
     def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = ""
+        self._removing = ExitStack()
         self._used: dict[str, tuple[str, set[str]]] = {}
         """Key and using jobs, by package."""
         self._lock = threading.Lock()
@@ -198,14 +200,13 @@ class ShippedCode:
         for package, (key, _) in self._used.items():
             self._forget(package, key)
         self._used.clear()
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._removing.close()
+        self._folder = ""
 
     def _path(self, key: str) -> Path:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="netstack-code-")
-        return Path(self._folder.name) / f"{key}.zip"
+        if not self._folder:
+            self._folder = self._removing.enter_context(scratch_folder(prefix="netstack-code-"))
+        return Path(self._folder) / f"{key}.zip"
 
     def _forget(self, package: str, key: str) -> None:
         path = str(self._path(key))

@@ -7,11 +7,8 @@ ones (`df.sample`, `df.limit`). The rows are fixed for the whole sweep, even if 
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
+from netstack.scratch import folder_until_exit
 from netstack.spark.driver import driver_of
 from netstack.spark.failures import explain_storage, plain_errors, spark_errors
 
@@ -125,8 +123,7 @@ def _unpacked(parts: Any) -> Iterator[Any]:
 
 
 def _ship(spark: Any, name: str, write: Callable[[Path], PackedRows]) -> Workload:
-    folder = Path(tempfile.mkdtemp(prefix="netstack-rows-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors that start later fetch it too
+    folder = Path(folder_until_exit("netstack-rows-"))  # executors that start later fetch it too
     packed = write(folder)
     context = spark.sparkContext
     if not any(str(known).endswith(f"/{packed.name}") for known in context.listFiles):
