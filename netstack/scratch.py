@@ -9,12 +9,10 @@ import atexit
 import contextlib
 import errno
 import fcntl
-import math
 import os
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -22,9 +20,6 @@ from .errors import NetstackError
 
 LOCK_NAME: Final = "lock"
 """The file in a folder that its process keeps locked."""
-
-_LOCKED_AFTER_S: Final = 60.0
-"""A folder of this age is locked if its process is alive."""
 
 
 @contextlib.contextmanager
@@ -43,13 +38,11 @@ def scratch_folder(parent: str | None = None, prefix: str = "netstack-bench-") -
     """
     place = parent or tempfile.gettempdir()
     with contextlib.suppress(OSError):
-        remove_leftovers(place, prefix, unchanged_since=time.time() - _LOCKED_AFTER_S)
+        remove_leftovers(place, prefix)
     path = os.path.join(place, f"{prefix}{secrets.token_hex(8)}")
     lock = -1
     try:
-        os.mkdir(path, 0o700)
-        lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        lock = make_locked(path)
         yield path
     except OSError as error:
         if error.errno != errno.ENOSPC or not str(error.filename or path).startswith(path):
@@ -68,14 +61,40 @@ def folder_until_exit(prefix: str) -> str:
     return removing.enter_context(scratch_folder(prefix=prefix))
 
 
-def remove_leftovers(parent: str, prefix: str, *, unchanged_since: float = math.inf) -> list[str]:
+def make_locked(path: str) -> int:
+    """Creates a folder if it is missing, and shares its lock, so that `remove_leftovers` keeps it.
+
+    Returns:
+        The descriptor of the lock, which the caller closes.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    name = os.path.join(path, LOCK_NAME)
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        try:
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # another process has just left and removed the folder
+            continue
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+            raise
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(name), os.fstat(lock)):
+                return lock
+        os.close(lock)  # meanwhile another starting process removed it as a dead one
+
+
+def remove_leftovers(parent: str, prefix: str) -> list[str]:
     """Removes the folders of dead processes: those whose lock is free.
 
     Args:
         parent: where the folders are.
         prefix: start of their names.
-        unchanged_since: skips folders that changed after this time of the epoch, for processes that create their lock
-            before they hold it.
 
     Returns:
         The paths of the removed folders.
@@ -88,8 +107,6 @@ def remove_leftovers(parent: str, prefix: str, *, unchanged_since: float = math.
         folders = [entry.path for entry in entries if entry.name.startswith(prefix)]
     for path in folders:
         try:
-            if os.stat(path).st_mtime > unchanged_since:
-                continue
             lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
         except OSError:  # no lock yet, already removed, or of another user
             continue

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from ..errors import DiskFull, PartitionDamaged, ShuffleStorageError
-from ..scratch import LOCK_NAME, remove_leftovers
+from ..scratch import make_locked, remove_leftovers
 from .index import HEAD, Extent, decode_head, decode_rows, head_bytes, row_bytes
 from .pages import Page, Piece, split_pages
 
@@ -87,24 +87,7 @@ class ShuffleFolder:
         """
         with _naming(f"a folder in {self._parent}"):
             remove_leftovers(self._parent, FOLDER_PREFIX)
-            while True:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(self.path, 0o700)
-                lock = os.path.join(self.path, LOCK_NAME)
-                try:
-                    self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                except FileNotFoundError:  # another process has just left and removed the folder
-                    continue
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        os.rmdir(self.path)
-                    raise
-                fcntl.flock(self._lock, fcntl.LOCK_SH)
-                with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(os.stat(lock), os.fstat(self._lock)):
-                        break
-                os.close(self._lock)  # meanwhile another starting process removed it as a dead one
-                self._lock = -1
+            self._lock = make_locked(self.path)
 
     def remove(self) -> None:
         """Removes the files of this process, and the folder if no other process uses it. Idempotent.

@@ -219,21 +219,14 @@ async def test_a_temporary_folder_that_a_killed_jobmanager_left_is_removed_by_th
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    names = left, new, alive, other = (
-        "netstack-jobmanager-left",
-        "netstack-jobmanager-new",
-        "netstack-jobmanager-alive",
-        "netstack-other",
-    )
+    names = left, alive, other = "netstack-jobmanager-left", "netstack-jobmanager-alive", "netstack-other"
     with open_job_store(tmp_path / alive):
-        for name in (left, new, other):
+        for name in (left, other):
             with open_job_store(tmp_path / name):
                 pass
-        for name in (left, alive, other):
-            os.utime(tmp_path / name, (0, 0))
         config = JobManagerConfig(listen="memory://jobmanager-with-a-temporary-folder")
         async with open_jobmanager(config, in_thread=at_once):
             there = {*os.listdir(tmp_path)}
-            assert there & {*names} == {new, alive, other}
-            assert len(there) == 4
-        assert {*os.listdir(tmp_path)} == {new, alive, other}
+            assert there & {*names} == {alive, other}
+            assert len(there) == 3
+        assert {*os.listdir(tmp_path)} == {alive, other}
