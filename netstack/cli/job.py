@@ -5,7 +5,6 @@ Takes: the name, and parameters for the function that builds the job. Gives: the
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import sys
@@ -17,6 +16,7 @@ import click
 
 from ..errors import ConfigError
 from ..runtime.failure_report import rendered, with_place
+from ..runtime.names import import_code
 from ..runtime.tracebacks import describe
 from ..safe_text import safe_error, type_text
 from ..schedule.graph.job_file import read_job
@@ -156,7 +156,7 @@ def _imported(name: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        imported: Any = importlib.import_module(module)
+        imported: Any = import_code(module)
     except ImportError as error:
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):  # none of the module's lines has run
             raise ConfigError(

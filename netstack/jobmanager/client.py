@@ -34,6 +34,7 @@ from ..control.messages import SLICE_BYTES
 from ..control.questions import Questions
 from ..errors import AuthenticationFailed, ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
+from ..runtime.names import refuse_while_importing
 from ..runtime.threads import background_tasks
 from ..safe_text import type_text
 from ..schedule.graph.job_file import write_job
@@ -110,12 +111,14 @@ class JobClient:
             The job's id.
 
         Raises:
-            ConfigError: the job is invalid, a source reports an invalid size, or a package to ship is missing.
+            ConfigError: the job is invalid, a source reports an invalid size, a package to ship is missing, or the
+                module of a job that is being imported calls this.
             RequestRefused: the JobManager rejects the job; the text is its reason.
             ConnectionLost: the connection is lost; the JobManager may or may not have accepted the job.
 
         Cancellation: the JobManager may or may not have accepted the job.
         """
+        refuse_while_importing("submit")
         graph = graph_of(job)
         if graph.settings.is_dynamic:
             graph = await trio.to_thread.run_sync(with_source_sizes, graph)

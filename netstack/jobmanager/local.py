@@ -22,6 +22,7 @@ import trio
 from ..config import MIB, NetworkConfig
 from ..errors import ConfigError, JobFailed, LocalProtocolError
 from ..runtime.authentication import Secret
+from ..runtime.names import refuse_while_importing
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
@@ -105,10 +106,11 @@ async def open_local_cluster(
 
     Raises:
         NetstackError: a TaskManager cannot be started; the text contains its last log line.
-        ConfigError: another JobManager uses the folder.
+        ConfigError: another JobManager uses the folder, or the module of a job that is being imported calls this.
 
     Cancellation, like the end of the block, ends all processes.
     """
+    refuse_while_importing("open_local_cluster")
     secret = Secret.generate()
     config = dataclasses.replace(
         jobmanager or JobManagerConfig(),
@@ -190,7 +192,7 @@ def run_job(
 
     Raises:
         JobFailed: the job failed; the text is its root cause.
-        ConfigError: the job needs more slots.
+        ConfigError: the job needs more slots, or its own module calls this while it is imported.
         RequestRefused: the job cannot run.
         LocalProtocolError: called inside trio; use `open_local_cluster` there.
 
@@ -199,6 +201,7 @@ def run_job(
     if trio.lowlevel.in_trio_run():
         raise LocalProtocolError("run_job blocks, and was called inside trio; use: async with open_local_cluster(...)")
 
+    refuse_while_importing("run_job")
     graph = graph_of(job)
     plan = make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=load_balance)
     if plan.problem:  # no other TaskManager will register with this cluster

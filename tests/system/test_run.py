@@ -361,6 +361,34 @@ def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
     assert (shown.stdout, shown.stderr) == ("{'sum': {0: 6}}\n", "")
 
 
+def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os\n"
+        "import netstack\n"
+        "def read():\n    return [1]\n"
+        "def show(item):\n    print(item)\n"
+        "open('runs', 'a').write('x')\n"
+        "assert os.path.getsize('runs') < 4, 'each process would start others'\n"
+        "job = netstack.StreamEnvironment('mine')\n"
+        "job.source(read).sink(show)\n"
+        "netstack.run_job(job, taskmanagers=1, slots=1)\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "mine.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
+    )
+    assert shown.returncode == 1
+    assert shown.stderr.splitlines()[-1].endswith(
+        "ConfigError: run_job was called while mine was imported; every process of a job imports its module, so write"
+        ' if __name__ == "__main__": before the call, at mine.py:11 (a restart cannot help)'
+    )
+    assert (tmp_path / "runs").read_text() == "xx"
+
+
 def test_taskmanagers_that_are_not_let_in_say_why() -> None:
     async def main() -> None:
         config = JobManagerConfig(listen="tcp://127.0.0.1:0", secret=Secret.generate())
