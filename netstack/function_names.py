@@ -59,18 +59,24 @@ def name_of(function: Named, *, what: str = "operator") -> str:
             f"{what} {function!r}: its name {module}:{path} refers to {target!r}; give the object that has this name"
         )
     if module == "__main__":
-        module = _importable(sys.modules["__main__"])
-        if not module:
-            raise ConfigError(
-                f"{what} {path} is defined interactively, so no other process can import it; move it into a module file"
-            )
+        module = _name_of_main(sys.modules["__main__"], f"{what} {path}")
     return f"{module}:{path}"
 
 
-def _importable(main: ModuleType) -> str:
-    """The name of the main file's module; empty if the program was typed interactively or read from a pipe."""
+def _name_of_main(main: ModuleType, what: str) -> str:
+    """The name of the main file's module."""
     spec = getattr(main, "__spec__", None)
     if spec is not None:  # python -m package.module; of a package that is package.__main__
         return str(spec.name)
-    name = Path(getattr(main, "__file__", None) or "").stem
-    return name if name.isidentifier() else ""
+    file = getattr(main, "__file__", None) or "<stdin>"
+    if file.startswith("<"):  # typed interactively, or read from a pipe
+        raise ConfigError(
+            f"{what} is defined interactively, so no other process can import it; move it into a module file"
+        )
+    path = Path(file)
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise ConfigError(
+            f"{what} is defined in {path.name}, which no process can import by this name; rename the file: letters,"
+            " digits and underscores, and .py at the end"
+        )
+    return path.stem

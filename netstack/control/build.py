@@ -36,7 +36,7 @@ def build_of(package: str) -> str:
         raise ConfigError(f"package {package!r} is not installed on this host; install it here as well")
     digest = hashlib.sha256()
     try:
-        for place in sorted(spec.submodule_search_locations or ()):
+        for place in sorted({*(spec.submodule_search_locations or ())}):  # once each, also if the path has it twice
             for name, source in sorted(_sources(_traversable(place), "")):
                 digest.update(f"{name}\n".encode() + source.read_bytes() + b"\n")
         if spec.origin is not None and not spec.submodule_search_locations:

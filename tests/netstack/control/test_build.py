@@ -90,6 +90,17 @@ def test_a_package_without_an_init(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert built(place(tmp_path, {"a.py": "x = 2\n"}, "buildspace"), "buildspace", monkeypatch) != build
 
 
+def test_a_folder_that_is_twice_on_the_path_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = place(tmp_path, {"a.py": "x = 1\n"}, "buildspace")
+    build = built(folder, "buildspace", monkeypatch)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    build_of.cache_clear()
+    assert build_of("buildspace") == build
+    build_of.cache_clear()
+
+
 @pytest.mark.parametrize("package", ["no_such_package_here", "sys", ".", ""])
 def test_what_has_no_source_is_said(package: str) -> None:
     with pytest.raises(ConfigError):

@@ -1,0 +1,41 @@
+"""Names of functions of the main file, which other processes import as a module."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from netstack.errors import ConfigError
+from netstack.function_names import name_of
+
+
+def _main(file: str | None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    main = ModuleType("__main__")
+    exec("def read(): pass", main.__dict__)
+    if file is not None:
+        main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    return main
+
+
+@pytest.mark.parametrize("file", ["words.py", "folder/words.py"])
+def test_a_function_of_the_main_file(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_of(_main(file, monkeypatch).read) == "words:read"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (None, "operator read is defined interactively"),
+        ("<stdin>", "operator read is defined interactively"),
+        ("word-count.py", "operator read is defined in word-count.py, which no process can import by this name"),
+        ("words", "operator read is defined in words, which no process can import"),
+        ("words.v2.py", r"operator read is defined in words\.v2\.py, which"),
+    ],
+)
+def test_a_main_file_that_no_process_can_import(file: str | None, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = _main(file, monkeypatch)
+    with pytest.raises(ConfigError, match=text):
+        name_of(main.read)
