@@ -18,6 +18,7 @@ from ..errors import LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType
 from ..runtime import handles
 from ..runtime.authentication import Secret
+from ..runtime.gate_opening import checked_descriptors
 from ..runtime.statistics import NetworkStatistics
 
 
@@ -58,7 +59,7 @@ class NetworkEnvironment:
         """
         portal = self._inner.portal
         manager = portal.inside
-        wanted = tuple(descriptors)
+        wanted = checked_descriptors(descriptors)
 
         async def open_inside() -> handles.InputGate:
             return await manager.open_gate(wanted)

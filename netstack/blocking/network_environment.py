@@ -16,6 +16,7 @@ from ..outbound.statistics import ResultPartitionStatistics
 from ..runtime import handles
 from ..runtime import network_environment as runtime
 from ..runtime.authentication import Secret
+from ..runtime.gate_opening import checked_descriptors
 from ..runtime.interrupts import INTERRUPTS
 from ..runtime.parking import ThreadParking
 from ..runtime.statistics import NetworkStatistics
@@ -137,7 +138,7 @@ class NetworkEnvironment:
                 consumed.
         """
         manager = self.portal.inside
-        wanted = tuple(descriptors)
+        wanted = checked_descriptors(descriptors)
 
         async def open_inside() -> handles.InputGate:
             return await manager.open_gate(wanted)

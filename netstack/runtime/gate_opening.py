@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 
 import trio
@@ -24,6 +24,7 @@ from ..inbound.gate import InputChannel, SingleInputGate
 from ..inbound.local_channel import LocalInputChannel
 from ..inbound.receiver import ChannelReceiver
 from ..outbound.views import ViewProvider
+from ..safe_text import safe_repr
 from ..transport import url_parts
 from .buffers import wait_unpooled
 from .debloating import GateDebloating
@@ -68,10 +69,7 @@ class GateOpener:
 
     async def open(self, descriptors: Sequence[ChannelDescriptor]) -> SingleInputGate:
         """Opens a gate, as `NetworkEnvironment.open_gate` documents."""
-        if not descriptors:
-            raise ConfigError("a gate needs at least one ChannelDescriptor")
-        for descriptor in descriptors:
-            _check(descriptor)
+        descriptors = checked_descriptors(descriptors)
         addresses = {descriptor.address for descriptor in descriptors}
         local = {address for address in addresses if any(is_same_address(mine, address) for mine in self._addresses)}
         is_local = [each.address in local or self._is_sealed_here(each) for each in descriptors]
@@ -168,6 +166,18 @@ class GateOpener:
         start_bytes = self._config.debloat_start_buffer_bytes
         if self._config.debloat_target_s is not None and start_bytes is not None:
             channel.announce_buffer_size(start_bytes)
+
+
+def checked_descriptors(descriptors: Iterable[ChannelDescriptor]) -> tuple[ChannelDescriptor, ...]:
+    """The descriptors of a gate. Raises ConfigError if there are none, or one is not of a channel that could exist."""
+    if not isinstance(descriptors, Iterable):
+        raise ConfigError(f"a gate takes a sequence of ChannelDescriptors; put {safe_repr(descriptors)} in a list")
+    checked = tuple(descriptors)
+    if not checked:
+        raise ConfigError("a gate needs at least one ChannelDescriptor")
+    for descriptor in checked:
+        _check(descriptor)
+    return checked
 
 
 def _check(descriptor: ChannelDescriptor) -> None:

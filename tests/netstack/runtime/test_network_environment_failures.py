@@ -442,7 +442,9 @@ async def test_an_impossible_descriptor_is_refused_and_leaves_the_network_open(
     writer = RecordWriter(producer.create_partition("p", subpartitions=1))
     with pytest.raises(ConfigError, match=text):
         await consumer.open_gate([wanted])
-    gate = await consumer.open_gate(channels(producer))
+    with pytest.raises(ConfigError, match=r"put ChannelDescriptor.* in a list"):
+        await consumer.open_gate(channels(producer)[0])  # type: ignore[arg-type]
+    gate = await consumer.open_gate(channel for channel in channels(producer))  # type: ignore[arg-type]
     await writer.emit(b"still works")
     await writer.finish()
     found: list[list[bytes]] = [[]]
