@@ -148,6 +148,8 @@ def run(
     spec = RunSpec(**settings) if hosts is None else MeshSpec(**settings, **hosts)
     if peers and hosts is not None:
         raise ConfigError("--peer with --hosts: peers are measured between two processes; leave one of them out")
+    if spec.batch_records is not None and spec.emit == "record" and not peers:
+        raise ConfigError("--batch-records is for --emit batch or arrow; give one of them, or leave it out")
     names = list(dict.fromkeys(peers))
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
     refuse_below(("--repeats", times, 1))

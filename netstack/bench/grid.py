@@ -168,8 +168,10 @@ class Grid:
         axes = {field: getattr(self, name) or (None,) for name, (_, field) in _AXES.items()}
         for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
             point = dict(zip(axes, values, strict=True))
-            if point["checkpoints"] == "none" and point["checkpoint_interval_s"] != self.checkpoint_intervals_s[0]:
-                continue
+            if point["checkpoints"] == "none" and any(mode != "none" for mode in self.checkpoints):
+                if point["checkpoint_interval_s"] != self.checkpoint_intervals_s[0]:
+                    continue
+                point["checkpoint_interval_s"] = _DEFAULT.checkpoint_interval_s
             throughput = self.spec_type(**{**self.common, **point, "seconds": self.seconds})
             yield throughput
             if self._latency_s:

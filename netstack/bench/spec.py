@@ -39,6 +39,9 @@ def constants_of(acts_as: str) -> dict[str, float]:
 
 _SPARE_SEGMENTS: Final = 64
 
+_RECORD_BYTES: Final = 8
+_CHECKPOINT_INTERVAL_S: Final = 1.0
+
 MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes, which proves order and completeness
 
 
@@ -120,7 +123,7 @@ class RunSpec(Settings):
 
     records: int | None = None
     seconds: float | None = None
-    record_bytes: int = 8
+    record_bytes: int = _RECORD_BYTES
     emit: Emit = "record"
     batch_records: int | None = None
     read: Read = "record"
@@ -150,7 +153,7 @@ class RunSpec(Settings):
     overdraft_buffers: int = NetworkConfig().max_overdraft_buffers_per_partition
     memory_bytes: int | None = None
     checkpoints: Checkpoints = "none"
-    checkpoint_interval_s: float = 1.0
+    checkpoint_interval_s: float = _CHECKPOINT_INTERVAL_S
 
     def __post_init__(self) -> None:
         if self.acts_as not in PROFILES:
@@ -219,6 +222,10 @@ class RunSpec(Settings):
             raise ConfigError(f"--buffer-timeout {self.buffer_timeout_s}s: give 0, a duration, or none")
         if self.key_column is not None and self.input_path is None:
             raise ConfigError("--key names a column of --input; give --input FILE too")
+        if self.input_path is not None and self.emit == "batch":
+            raise ConfigError("--emit batch with --input: rows are records or columnar batches; give record or arrow")
+        if self.input_path is not None and self.record_bytes != _RECORD_BYTES:
+            raise ConfigError("--record-bytes with --input: the sizes of rows are given; leave one of them out")
         if self.emit == "arrow" and self.record_bytes % 8:
             raise ConfigError(f"--record-bytes {self.record_bytes} with --emit arrow: give a multiple of 8 (int64)")
 
@@ -228,6 +235,8 @@ class RunSpec(Settings):
         if self.ENGINE_KIND not in ("local", "flink") and (self.checkpoints != "none" or self.memory_bytes is not None):
             raise ConfigError("--checkpoints and --memory are for two processes on this machine; leave them out")
         if self.checkpoints == "none":
+            if self.checkpoint_interval_s != _CHECKPOINT_INTERVAL_S:
+                raise ConfigError("--checkpoint-interval is for --checkpoints aligned or unaligned; leave it out")
             return
         if not self.checkpoint_interval_s > 0:
             raise ConfigError(f"--checkpoint-interval {self.checkpoint_interval_s:g}s: give more than 0")

@@ -98,7 +98,7 @@ def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> No
     rows = tmp_path / "rows.csv"
     rows.write_text("a,b\n1,2\n")
     flags = (
-        "run --records 1000 --record-bytes 1KiB --emit batch --batch-records 64 --channels 4 --buffer-timeout 1ms "
+        "run --records 1000 --emit arrow --batch-records 64 --channels 4 --buffer-timeout 1ms "
         f"--rate 500 --segment-size 64KiB --exclusive-buffers 3 --floating-buffers 5 --transport unix --input {rows} "
         "--key a --warmup 0 --checksum --credit off --debloat 1s --consume-rate 2000 --round-trip 10ms "
         "--link-rate 100MiB"
@@ -107,8 +107,7 @@ def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> No
     assert runners.specs == [
         RunSpec(
             records=1000,
-            record_bytes=1024,
-            emit="batch",
+            emit="arrow",
             batch_records=64,
             channels=4,
             buffer_timeout_s=0.001,
@@ -134,6 +133,26 @@ def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> No
 def test_buffer_timeouts(runners: FakeRunners, text: str, timeout: float | None) -> None:
     assert main(["run", "--buffer-timeout", text], runners=runners) == 0
     assert runners.specs[0].buffer_timeout_s == timeout
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ("run --batch-records 9", "--batch-records is for --emit batch or arrow"),
+        ("run --checkpoint-interval 2s", "--checkpoint-interval is for --checkpoints aligned or unaligned"),
+        ("sweep --engine local --checkpoint-interval 2s", "--checkpoint-interval is for --checkpoints aligned"),
+        ("run --input {rows} --record-bytes 16", "--record-bytes with --input: the sizes of rows are given"),
+        ("run --input {rows} --emit batch", "--emit batch with --input: rows are records or columnar batches"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(
+    flags: str, text: str, runners: FakeRunners, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("a,b\n1,2\n")
+    assert main(flags.format(rows=rows).split(), runners=runners) == 2
+    assert text in capsys.readouterr().err
+    assert runners.specs == []
 
 
 def test_what_flink_has_as_constants_becomes_the_default(runners: FakeRunners) -> None:
