@@ -16,13 +16,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, Final, final
-
-import numpy as np
+from typing import Any, final
 
 from ..errors import ConfigError
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
+from .branches import copying_arrays, joined
 from .commits import AT_THE_END
 from .fused import FusedOperator, Records, Target, check_returned, fused, listed
 from .keyed_state import plain_copy
@@ -49,7 +48,7 @@ class Collector:
 
     def __init__(self, main: Target, sides: Mapping[str, Target], output: TaskOutput, *, copies: bool) -> None:
         self.collect = main.push
-        self.collect_batch = _copying(main.push_batch) if copies else main.push_batch
+        self.collect_batch = copying_arrays(main.push_batch) if copies else main.push_batch
         self._sides = sides
         self._output = output
         self._drain: Callable[[], Awaitable[None]] = _Nothing
@@ -272,7 +271,7 @@ class OperatorChain:
             for index in self._network.get(name, ())
             if self._task.outputs[index].edge.side_output == tag
         ]
-        return _all([*inside, *outside])
+        return joined(outside, inside)
 
     def _sides(self, name: str, targets: Mapping[str, Target]) -> dict[str, Target]:
         tags = {edge.side_output for edge in self._behind.get(name, ())}
@@ -346,44 +345,6 @@ class OperatorChain:
                     for target in mains:
                         came.setdefault(target, went[name])
         return came, went
-
-
-def _discard(record: Any) -> None:
-    """Drops a record that no operator reads."""
-
-
-_NO_READER: Final = Target(_discard, _discard)
-
-
-def _all(targets: Sequence[Target]) -> Target:
-    if len(targets) < 2:
-        return targets[0] if targets else _NO_READER
-    pushes = [target.push for target in targets]
-    batches = [target.push_batch for target in targets]
-    first, second = pushes[:2]
-
-    def push_two(record: Any) -> None:
-        first(record)
-        second(record)
-
-    def push_each(record: Any) -> None:
-        for push in pushes:
-            push(record)
-
-    def push_batch(records: Records) -> None:
-        for push in batches:
-            push(records)
-
-    return Target(push_two if len(pushes) == 2 else push_each, push_batch)
-
-
-def _copying(push_batch: Callable[[Records], None]) -> Callable[[Records], None]:
-    """Copies arrays, which are staged, so that the operator may change its own at once."""
-
-    def push_copy(records: Records) -> None:
-        push_batch(records.copy() if isinstance(records, np.ndarray) else records)
-
-    return push_copy
 
 
 def _entry(operator: ChainedOperator) -> Target:

@@ -84,16 +84,22 @@ async def test_a_type_is_a_function_too(autojump_clock: MockClock) -> None:
 
 
 @CHAINED
-async def test_a_chain_passes_the_record_itself_on_and_the_network_a_copy(
-    autojump_clock: MockClock, is_chained: bool
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_reader_that_changes_records_in_place_does_not_change_those_of_other_readers(
+    autojump_clock: MockClock, is_chained: bool, is_first: bool
 ) -> None:
     job = environment(is_chained=is_chained)
     source = job.source(boxes)
-    source.map(add_in_place).sink(Collect, name="changed")
+    if is_first:
+        source.map(add_in_place).sink(Collect, name="changed")
     source.sink(Collect, name="other")
+    source.rebalance().sink(Collect, name="elsewhere")
+    source.map(add_in_place, name="again").sink(Collect, name="changed again")
     run = await run_to_its_end(job)
-    assert run.result("changed") == [[[100], [101], [102]]]
-    assert run.result("other") == [[[100], [101], [102]] if is_chained else [[0], [1], [2]]]
+    for name in ("changed", "changed again") if is_first else ("changed again",):
+        assert run.result(name) == [[[100], [101], [102]]]
+    for name in ("other", "elsewhere"):
+        assert run.result(name) == [[[0], [1], [2]]]
 
 
 @CHAINED
