@@ -59,7 +59,7 @@ class IterableSource:
 
         Raises:
             CheckpointError: the iterable has fewer records than were sent before the restart.
-            ConfigError: the function returned no iterable.
+            ConfigError: the function returned no iterable, or a set.
         """
         if self._records is None:
             self._records = self._begin()
@@ -111,6 +111,11 @@ class IterableSource:
             raise ConfigError(
                 f"source {self._context.operator!r} returned {type_text(made)}; a source that is a function must"
                 " return an iterable of records"
+            )
+        if isinstance(made, set | frozenset):
+            raise ConfigError(
+                f"source {self._context.operator!r} returned {type_text(made)}, whose order differs from process to"
+                " process, so a restart would lose and repeat records; return it sorted"
             )
         if not self._count or not isinstance(made, Sequence):
             return iter(made)

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.errors import CheckpointError, StateMismatch
+from netstack.errors import CheckpointError, ConfigError, StateMismatch
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task import iterable_source
 from netstack.task.chain_loop import TURN_S
@@ -103,3 +103,25 @@ async def test_the_position_of_a_class_is_none(autojump_clock: MockClock, tmp_pa
     await sent(tmp_path, job_of(tmp_path, numbers), [5])
     with pytest.raises(StateMismatch, match=r"source 'source' is a function, .* but the checkpoint holds a list"):
         await run_to_its_end(job_of(tmp_path, numbers), restore=2)
+
+
+def unordered() -> set[str]:
+    return {"a", "b"}
+
+
+def no_iterable() -> int:
+    return 5
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (unordered, "returned a set, whose order differs from process to process"),
+        (no_iterable, "returned an int; a"),
+    ],
+)
+async def test_what_a_restart_cannot_replay_is_refused(
+    autojump_clock: MockClock, tmp_path: Path, source: Any, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"source 'source' {text}"):
+        await run_to_its_end(job_of(tmp_path, source))
