@@ -17,6 +17,7 @@ Python error, such as the death of a process, has the empty report `{}`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ MESSAGE_CHARACTERS: Final = 2000
 FILE_CHARACTERS: Final = 300
 SOURCE_CHARACTERS: Final = 200
 MAX_LINE: Final = 1 << 31
+
+_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|\A<frozen ")
 
 HOWS: Final = ("raised", "cause", "context", "beside")
 _JOINED: Final = {
@@ -102,11 +105,16 @@ def _checked_text(text: Any, limit: int) -> str:
 
 
 def raised_at(report: Mapping[str, Any]) -> str:
-    """The place where the first error, or else its cause, was raised, as `file.py:12`; empty if unknown."""
+    """The place where the first error, or else its cause, was raised, as `file.py:12`; empty if unknown.
+
+    Of an error that a library raised it is the line that called the library.
+    """
     for error in report.get("errors", ()):
         frames = [frame for frame in error["frames"] if "line" in frame]
         if frames and error["how"] != "beside":
-            return f"{frames[-1]['file'].rpartition('/')[2]}:{frames[-1]['line']}"
+            own = [frame for frame in frames if _LIBRARY.search(frame["file"]) is None]
+            last = (own or frames)[-1]
+            return f"{last['file'].rpartition('/')[2]}:{last['line']}"
     return ""
 
 

@@ -100,7 +100,10 @@ class AllowList:
         except ConfigError:
             raise
         except BaseException as error:  # importing may run any code, also sys.exit()
-            raise ConfigError(f"{safe_repr(name, 120)} cannot be imported: {safe_error(error)}") from error
+            raise ConfigError(
+                f"{safe_repr(name, 120)} cannot be imported: {safe_error(error)}; every process of a job imports its"
+                ' module, so write if __name__ == "__main__": before what only the program does'
+            ) from error
         qualified = getattr(loaded, "__qualname__", None)
         home = f"{getattr(loaded, '__module__', '')}:{qualified}"
         if qualified is not None and not self.allows(home) and root_package(home) not in shipped:

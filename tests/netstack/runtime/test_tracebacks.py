@@ -179,6 +179,23 @@ def test_an_error_of_ours_that_says_it_all_has_no_traceback() -> None:
     assert "TypeError: x" in rendered(check(describe(bug))), "one that nobody foresaw tells where"
 
 
+def decoded(text: str) -> object:
+    return json.loads(text)
+
+
+def test_the_place_of_a_librarys_error_is_the_line_that_called_it(tmp_path: Path) -> None:
+    report = check(describe(caught(decoded, "no JSON")))
+    assert report["errors"][0]["frames"][-1]["file"] == json.decoder.__file__
+    assert raised_at(report) == f"{HERE}:{decoded.__code__.co_firstlineno + 1}"
+    (tmp_path / "site-packages").mkdir()
+    installed = tmp_path / "site-packages" / "installed.py"
+    exec(compile("def f(x): raise ValueError", installed, "exec"), names := {})
+    error = caught(names["f"], 1)
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next  # nothing but the library's own frame
+    assert raised_at(describe(error)) == "installed.py:1"
+
+
 def test_a_source_inside_a_zip_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "code.zip", "w") as file:
         file.writestr("zipped_job.py", "def fails(item):\n    raise ValueError(item)\n")
