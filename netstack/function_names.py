@@ -58,8 +58,8 @@ def name_of(function: Named, *, what: str = "operator") -> str:
         raise ConfigError(
             f"{what} {function!r}: its name {module}:{path} refers to {target!r}; give the object that has this name"
         )
-    if module == "__main__":
-        module = _name_of_main(sys.modules["__main__"], f"{what} {path}")
+    if module in ("__main__", "__mp_main__"):  # the second in processes that multiprocessing spawns
+        module = _name_of_main(sys.modules[module], f"{what} {path}")
     return f"{module}:{path}"
 
 

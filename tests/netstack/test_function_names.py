@@ -11,18 +11,19 @@ from netstack.errors import ConfigError
 from netstack.function_names import name_of
 
 
-def _main(file: str | None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    main = ModuleType("__main__")
+def _main(file: str | None, monkeypatch: pytest.MonkeyPatch, name: str = "__main__") -> ModuleType:
+    main = ModuleType(name)
     exec("def read(): pass", main.__dict__)
     if file is not None:
         main.__file__ = file
-    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setitem(sys.modules, name, main)
     return main
 
 
 @pytest.mark.parametrize("file", ["words.py", "folder/words.py"])
-def test_a_function_of_the_main_file(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert name_of(_main(file, monkeypatch).read) == "words:read"
+@pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
+def test_a_function_of_the_main_file(file: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_of(_main(file, monkeypatch, name).read) == "words:read"
 
 
 @pytest.mark.parametrize(
