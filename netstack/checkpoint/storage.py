@@ -80,6 +80,8 @@ class RefusedCheckpoint:
 class CheckpointStorage:
     """The checkpoints of one job in one folder, which all its processes share.
 
+    Checkpoints that earlier jobs left in the folder are neither used nor removed (`own_from`).
+
     Args:
         folder: the folder; created with the first snapshot. Other files in it are never touched.
         keep: number of complete checkpoints that `prune` keeps; savepoints do not count and are always kept.
@@ -107,6 +109,8 @@ class CheckpointStorage:
         self._fence = CheckpointFence(self._folders, files)
         self._owner = owner
         self._refused: tuple[RefusedCheckpoint, ...] = ()
+        self._first_own = 0
+        self._restored: int | None = None
         self._verified: set[int] = set()  # complete checkpoints that this object has written or verified
 
     @property
@@ -142,6 +146,11 @@ class CheckpointStorage:
     def close(self) -> None:
         """Lets masters of other processes take over, as the end of the process does. Idempotent."""
         self._fence.close()
+
+    def own_from(self, first: int, restored: int | None = None) -> None:
+        """Says which checkpoints are the job's own: those from number `first` on, and the one that it started from."""
+        self._first_own = first
+        self._restored = restored
 
     def path(self, checkpoint_id: int) -> str:
         """The folder of a checkpoint, whether it exists or not."""
@@ -218,7 +227,7 @@ class CheckpointStorage:
         """
         manifests: list[Manifest] = []
         reasons: dict[int, str] = {}
-        for checkpoint_id in self._folders.ids():
+        for checkpoint_id in filter(self._is_own, self._folders.ids()):
             if self._folders.is_empty(checkpoint_id):
                 continue  # its files were removed, but not the folder
             try:
@@ -314,7 +323,7 @@ class CheckpointStorage:
         except CheckpointStorageError as error:
             LOGGER.warning("no checkpoint is removed: %s", error)
             return []
-        ids = self._folders.ids_if_any()
+        ids = [*filter(self._is_own, self._folders.ids_if_any())]
         kept = 0
         newest: int | None = None
         removed = []
@@ -333,19 +342,22 @@ class CheckpointStorage:
         return removed
 
     def remove_all(self) -> None:
-        """Removes all checkpoints except savepoints, after the job has ended.
+        """Removes all checkpoints of the job except savepoints, after it has ended.
 
         Files that cannot be removed are logged and left. If another master owns the folder, nothing is removed.
         """
         with self._only_logging():
             self._own()
-            ids = self._folders.ids_if_any()
+            ids = [*filter(self._is_own, self._folders.ids_if_any())]
             for checkpoint_id in ids:
                 manifest = self._manifest_if_any(checkpoint_id)
                 if manifest is None or not manifest.is_savepoint:
                     self._remove(checkpoint_id, ids[-1])
 
     # Inside.
+
+    def _is_own(self, checkpoint_id: int) -> bool:
+        return checkpoint_id >= self._first_own or checkpoint_id == self._restored
 
     def _own(self) -> None:
         """Checks that this is the folder's master; the first call takes the folder over.

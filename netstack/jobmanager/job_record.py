@@ -98,7 +98,7 @@ def read_job(
         generated,
         None if settings.network is None else dataclasses.asdict(settings.network),
         JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
-        None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
+        None if folder is None else _storage(folder, generated.job.keep, stored),
         None if settings.checkpoints is None else settings.checkpoint_folder,
         settings.retain,
         placement,
@@ -108,6 +108,12 @@ def read_job(
         check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
     record.scheduler = _scheduler(record, graph, manager)  # raises if the job cannot be scheduled
     return record
+
+
+def _storage(folder: str, keep: int, stored: StoredJob) -> CheckpointStorage:
+    storage = CheckpointStorage(folder, keep=keep)
+    storage.own_from(stored.first_checkpoint, stored.restore)
+    return storage
 
 
 def _scheduler(record: JobRecord, graph: StreamGraph, manager: JobManager) -> Scheduler:

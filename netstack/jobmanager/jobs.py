@@ -119,19 +119,24 @@ class Jobs:
             await self._owners.check_place(record.named_folder)
         try:
             await self._own(record)
-            if from_savepoint is not None and record.storage is not None:
-                assert record.generated is not None
-                restore, left = await self._in_thread(
-                    partial(
-                        adopt_savepoint,
-                        from_savepoint,
-                        record.storage.folder,
-                        job_of(document),
-                        record.generated.job,
-                        allow_missing=allow_non_restored_state,
+            if record.storage is not None:
+                first = await self._in_thread(record.storage.next_id)
+                restore: int | None = None
+                left: tuple[str, ...] = ()
+                if from_savepoint is not None:
+                    assert record.generated is not None
+                    restore, left = await self._in_thread(
+                        partial(
+                            adopt_savepoint,
+                            from_savepoint,
+                            record.storage,
+                            job_of(document),
+                            record.generated.job,
+                            allow_missing=allow_non_restored_state,
+                        )
                     )
-                )
-                record.stored = replace(record.stored, restore=restore, not_restored=left)
+                record.storage.own_from(first, restore)
+                record.stored = replace(record.stored, restore=restore, not_restored=left, first_checkpoint=first)
             with trio.CancelScope(shield=True):
                 await self._in_thread(partial(self._manager.store.put, record.stored))
                 await self._start(record, record.stored.restore)

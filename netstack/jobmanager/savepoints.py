@@ -194,19 +194,20 @@ def _edge_of(partition: str) -> EdgeId:
 
 
 def adopt_savepoint(
-    savepoint: str, folder: str, graph: StreamGraph, job: JobGraph, *, allow_missing: bool = False
+    savepoint: str, storage: CheckpointStorage, graph: StreamGraph, job: JobGraph, *, allow_missing: bool = False
 ) -> tuple[int, tuple[str, ...]]:
     """Copies a savepoint into a job's checkpoint folder.
 
     Args:
         savepoint: folder printed by `netstack savepoint`; or a folder of checkpoints, of which the newest is used.
-        folder: checkpoint folder of the new job.
+        storage: the checkpoints of the new job, which it owns.
         graph: stream graph of the new job.
         job: job graph of the new job.
         allow_missing: as in `check_savepoint`.
 
     Returns:
-        The checkpoint id of the copy, and what is dropped.
+        The checkpoint id of the copy (another one if an earlier job left a checkpoint of the same id there), and what
+        is dropped.
 
     Raises:
         CheckpointStorageError: the savepoint is incomplete, damaged, or cannot be copied; the text contains the reason.
@@ -215,6 +216,11 @@ def adopt_savepoint(
     path = Path(savepoint)
     match = _FOLDER.fullmatch(path.name)
     if match is None:
+        if (path / MANIFEST_NAME).exists():
+            raise CheckpointStorageError(
+                f"{savepoint} is a checkpoint under another name: give it back its name, chk- and the eight digits of"
+                f" checkpoint_id in its {MANIFEST_NAME}"
+            )
         newest = CheckpointStorage(path).newest() if path.is_dir() else None
         if newest is None:
             raise CheckpointStorageError(
@@ -228,9 +234,9 @@ def adopt_savepoint(
     except CheckpointError as error:
         raise CheckpointStorageError(f"{savepoint} is not a complete savepoint: {error}") from error
     left = check_savepoint(str(path), contents, graph, job, allow_missing=allow_missing)
-    target = Path(CheckpointStorage(folder).path(checkpoint_id))
-    if target.exists() and target.samefile(path):
-        return checkpoint_id, left
+    target = Path(storage.path(checkpoint_id))
+    if target.exists():
+        return checkpoint_id if target.samefile(path) else _renumbered(path, checkpoint_id, storage), left
     part = target.with_name(f".{target.name}.part")
     try:
         os.makedirs(target.parent, exist_ok=True)
@@ -244,3 +250,13 @@ def adopt_savepoint(
         shutil.rmtree(part, ignore_errors=True)
         raise CheckpointStorageError(f"{savepoint} cannot be copied to {target}: {error}") from error
     return checkpoint_id, left
+
+
+def _renumbered(path: Path, checkpoint_id: int, storage: CheckpointStorage) -> int:
+    """Copies a checkpoint under the next id, and returns it."""
+    number = storage.next_id()
+    manifest = decode_manifest((path / MANIFEST_NAME).read_bytes(), checkpoint_id)
+    snapshots = CheckpointStorage(path.parent).snapshots(checkpoint_id)
+    files = tuple(storage.write_task(number, snapshot) for snapshot in snapshots)
+    storage.complete(replace(manifest, checkpoint_id=number, files=files))
+    return number

@@ -67,6 +67,7 @@ class StoredJob:
         owner: SHA-256 of the submitting user's key; empty: no owner.
         end: how it ended; None while it runs.
         is_committing: whether it takes no checkpoints and has begun to commit; it cannot restart.
+        first_checkpoint: the least id of its own checkpoints; lower ones in its folder are of earlier jobs.
         not_restored: operators in `restore` whose state was dropped because the job does not have them.
         life: number of the JobManager that stored it.
     """
@@ -81,6 +82,7 @@ class StoredJob:
     is_committing: bool = False
     not_restored: tuple[str, ...] = ()
     owner: str = ""
+    first_checkpoint: int = 0
     life: int = field(default=0, compare=False)
 
 
@@ -139,6 +141,7 @@ class JobStore:
                 "job_id": job.job_id,
                 "submitted_at": job.submitted_at,
                 "restore": job.restore,
+                "first_checkpoint": job.first_checkpoint,
                 "not_restored": list(job.not_restored),
                 "owner": job.owner,
                 "code": job.code,
@@ -318,6 +321,7 @@ class JobStore:
                 self._newest(name, "committing.json") is not None,
                 tuple(document.get("not_restored", ())),
                 str(document.get("owner", "")),
+                int(document.get("first_checkpoint", 0)),
                 int(document.get("life", self.life)),
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -280,6 +280,24 @@ def test_prune_keeps_the_last_complete_ones(storage: CheckpointStorage, folder: 
     assert names(folder) == ["chk-00000005", "chk-00000007"]
 
 
+def test_checkpoints_of_earlier_jobs_are_neither_used_nor_removed(storage: CheckpointStorage, folder: Path) -> None:
+    for checkpoint_id in (1, 2, 3, 4, 5):
+        write(storage, checkpoint_id)
+    of_next_job = CheckpointStorage(folder, keep=1)
+    of_next_job.take_over(steal=True)
+    of_next_job.own_from(of_next_job.next_id())
+    assert of_next_job.newest() is None
+    assert of_next_job.prune(incomplete=True) == []
+    write(of_next_job, 6)
+    write(of_next_job, 7)
+    assert newest_id(of_next_job) == 7
+    assert of_next_job.prune() == [6]
+    of_next_job.own_from(6, restored=2)
+    of_next_job.remove_all()
+    assert names(folder) == [f"chk-{checkpoint_id:08d}" for checkpoint_id in (1, 3, 4, 5)]
+    assert (of_next_job.newest(), of_next_job.next_id()) == (None, 8)
+
+
 def test_prune_never_counts_a_damaged_one(storage: CheckpointStorage, folder: Path) -> None:
     for checkpoint_id in (1, 2, 3):
         write(storage, checkpoint_id)

@@ -320,6 +320,35 @@ async def test_a_savepoint_of_a_running_job_commits_nothing_and_no_restart_begin
         await tm.until(lambda: tm.completed() == [3])
 
 
+async def test_a_job_begins_anew_in_the_folder_of_an_earlier_job_also_after_a_restart_of_the_jobmanager(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    folder, jobs = tmp_path / "checkpoints", str(tmp_path / "jobs")
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(folder))
+    async with jobmanager(folder=jobs) as manager, taskmanager(manager) as tm, client(manager) as user:
+        earlier = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: tm.triggered() == [1])
+        tm.store(1, folder)
+        await tm.until(lambda: tm.completed() == [1])
+        await user.ask("cancel", job_id=earlier)
+        await user.ask("submit", document=document(job))
+        await tm.until(lambda: len(tm.tasks) == 4)
+    assert complete_ids(folder) == [1]
+    async with jobmanager(folder=jobs) as manager, taskmanager(manager) as tm, client(manager) as user:
+        await tm.until(lambda: len(tm.tasks) == 4)
+        assert {descriptor.restore for descriptor in tm.tasks.values()} == {None}
+        await tm.until(lambda: tm.triggered() == [2])
+        tm.store(2, folder)
+        await tm.until(lambda: tm.completed() == [2])
+    async with jobmanager(folder=jobs) as manager, taskmanager(manager) as tm, client(manager) as user:
+        await tm.until(lambda: len(tm.tasks) == 4)
+        assert {descriptor.restore for descriptor in tm.tasks.values()} == {2}
+        tm.finish()
+        (job_id,) = manager.jobs.running
+        await user.ask("wait", job_id=job_id)
+    assert complete_ids(folder) == [1], "it is the earlier job's"
+
+
 async def test_a_task_that_has_finished_still_counts_and_one_that_runs_again_does_not(
     autojump_clock: MockClock,
 ) -> None:

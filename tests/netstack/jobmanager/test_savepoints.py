@@ -134,7 +134,7 @@ def test_a_savepoint_of_a_folder_that_had_many_masters_is_older_than_what_follow
     after = CheckpointStorage(tmp_path / "after")
     after.take_over()
     graph = job_of(write_job(job().stream_graph()))
-    assert adopt_savepoint(savepoint, after.folder, graph, generate_job(graph).job) == (7, ())
+    assert adopt_savepoint(savepoint, after, graph, generate_job(graph).job) == (7, ())
     newest = after.newest()
     assert newest is not None
     assert newest.checkpoint_id == 7
@@ -142,3 +142,22 @@ def test_a_savepoint_of_a_folder_that_had_many_masters_is_older_than_what_follow
     newest = after.newest()
     assert newest is not None
     assert newest.checkpoint_id == 8
+
+
+def test_a_savepoint_is_adopted_again_where_an_earlier_job_left_its_copy(tmp_path: Path) -> None:
+    graph = job_of(write_job(job().stream_graph()))
+    generated = generate_job(graph).job
+    savepoint = complete(CheckpointStorage(tmp_path / "before"), 7)
+    after = CheckpointStorage(tmp_path / "after")
+    assert adopt_savepoint(savepoint, after, graph, generated) == (7, ())
+    complete(after, 8)
+    assert adopt_savepoint(savepoint, after, graph, generated) == (9, ())
+    assert after.read(9) == after.read(7)
+    assert adopt_savepoint(after.path(8), after, graph, generated) == (8, ()), "it is there"
+
+
+def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
+    graph = job_of(write_job(job().stream_graph()))
+    Path(complete(CheckpointStorage(tmp_path), 7)).rename(tmp_path / "backup")
+    with pytest.raises(CheckpointStorageError, match="backup is a checkpoint under another name: give"):
+        adopt_savepoint(str(tmp_path / "backup"), CheckpointStorage(tmp_path / "x"), graph, generate_job(graph).job)
