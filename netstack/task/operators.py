@@ -180,6 +180,12 @@ class BoundOperator:
             self._object = None
             function = _with_parameters(self.name, instance, parameters, context)
             if self.kind is OperatorKind.SOURCE:
+                if context.parallelism > 1 and not _has_parameter(instance, "context"):
+                    raise ConfigError(
+                        f"source {self.name!r}: its function does not know its subtask, so each of its"
+                        f" {context.parallelism} subtasks would emit all its records; set_parallelism(1), or give it a"
+                        " parameter `context` and return the records of subtask context.subtask of context.parallelism"
+                    )
                 self._object = IterableSource(function, context)
                 function = self._object.read
             self.process: Callable[..., Any] = function

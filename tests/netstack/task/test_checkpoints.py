@@ -25,7 +25,7 @@ from task_functions import (
     double,
     is_even,
     key_of,
-    numbers,
+    numbers_of_subtask,
 )
 from tasks import Run, run_to_its_end, running
 from trio.testing import MockClock
@@ -264,7 +264,7 @@ async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(
 async def test_a_function_source_keeps_its_place_and_its_parallelism(autojump_clock: MockClock, tmp_path: Path) -> None:
     def job_of(parallelism: int) -> StreamEnvironment:
         job = environment(tmp_path, parallelism=parallelism)
-        source = job.source(numbers, name="source", parameters={"count": 300}).filter(is_even)
+        source = job.source(numbers_of_subtask, name="source", parameters={"count": 300}).filter(is_even)
         source.process("task_functions:Slow", name="slow").sink(Collect, name="sink")
         return job
 

@@ -125,3 +125,12 @@ async def test_what_a_restart_cannot_replay_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"source 'source' {text}"):
         await run_to_its_end(job_of(tmp_path, source))
+
+
+async def test_a_function_that_does_not_know_its_subtask_has_one(autojump_clock: MockClock, tmp_path: Path) -> None:
+    job = job_of(tmp_path, numbers)
+    job.parallelism = 2
+    with pytest.raises(ConfigError, match="its function does not know its subtask, so each of its 2 subtasks"):
+        await run_to_its_end(job)
+    run = await run_to_its_end(job_of(tmp_path, numbers, count=3))
+    assert run.result("sink") == [[0, 1, 2]]
