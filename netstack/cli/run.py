@@ -24,6 +24,7 @@ import trio
 
 from ..errors import ConfigError, NetstackError, RequestRefused
 from ..jobmanager.client import JobClient, JobResult
+from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.job_master import JobMaster
 from ..jobmanager.local import memory_for, open_local_cluster
 from ..jobmanager.service import JobManager
@@ -113,7 +114,8 @@ class JobCluster(Protocol):
     "--folder",
     metavar="DIR",
     show_default="a temporary folder",
-    help="Folder for jobs and checkpoints. On several hosts it must be a shared one.",
+    help="Folder for jobs and checkpoints. On several hosts it must be a shared one. A job that an earlier run left"
+    " there is not continued: start from its checkpoint with --from.",
 )
 @click.option(
     "--slots-in",
@@ -193,6 +195,7 @@ def run(
                 open_local_cluster,
                 **sizes,
                 flags=() if acts_as is None else ("--as", acts_as),
+                jobmanager=JobManagerConfig(takes_up_jobs=False),
                 on_printed=embedded.print_line,
                 on_logged=embedded.print_line if verbose else None,
             )

@@ -44,6 +44,8 @@ class JobManagerConfig:
         offload: which parts of descriptors TaskManagers fetch once instead of receiving them with every task.
         adaptive: default settings for the parallelism of adaptive batch jobs.
         is_standby: whether the JobManager waits until no other live JobManager uses the folder.
+        takes_up_jobs: whether it continues the jobs that an earlier JobManager left in `folder`. Otherwise they end as
+            canceled, and their checkpoints stay.
         is_folder_shared: whether TaskManagers receive the paths of packages in `folder`, to read them directly if they
             share the file system.
 
@@ -72,6 +74,7 @@ class JobManagerConfig:
     offload: OffloadRule = field(default_factory=OffloadRule)
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
     is_standby: bool = False
+    takes_up_jobs: bool = True
     is_folder_shared: bool = True
 
     def __post_init__(self) -> None:

@@ -154,7 +154,7 @@ class Jobs:
         return job_id
 
     async def recover(self) -> None:
-        """Takes up the jobs that an earlier JobManager on the folder has left."""
+        """Takes up the jobs that an earlier JobManager on the folder has left, or ends them (`takes_up_jobs`)."""
         stored_jobs, damaged = await self._in_thread(self._manager.store.jobs)
         for text in damaged:
             LOGGER.error("%s", text)
@@ -170,12 +170,15 @@ class Jobs:
                 if stored.is_committing:
                     raise ConfigError(f"the JobManager ended while {COMMITTED}")
                 record = read_job(stored, self._manager)
-                record.is_taken_up = True
                 self.records[stored.job_id] = record
+                if not self._manager.config.takes_up_jobs:
+                    await self._leave(record)
+                    continue
+                record.is_taken_up = True
                 await self._take_up(record)
             except NetstackError as error:
                 self.records[stored.job_id] = record
-                if isinstance(error.__cause__, OSError):
+                if isinstance(error.__cause__, OSError) and self._manager.config.takes_up_jobs:
                     self._wait_for_disk(record, error)
                     self._nursery.start_soon(self._take_up_later, record)
                 else:
@@ -211,6 +214,15 @@ class Jobs:
     def _wait_for_disk(self, record: JobRecord, error: NetstackError) -> None:
         record.waits_for = f"taking up the job again, which is retried: {error}"
         LOGGER.error("job %s (%s) cannot be taken up again now: %s", record.stored.job_id, record.name, error)
+
+    async def _leave(self, record: JobRecord) -> None:
+        """Ends a job of an earlier run, and says from which checkpoint it can be started again."""
+        newest = await self._newest(record)
+        self._disown(record)
+        path = "" if newest is None or record.storage is None else record.storage.path(newest)
+        text = f"an earlier run was ended before it; {f'start it from {path}' if path else 'it has no checkpoint'}"
+        LOGGER.warning("job %s (%s) is not continued: %s", record.stored.job_id, record.name, text)
+        await self._put_end(record, JobState.CANCELED, text, {})
 
     async def _cannot_go_on(self, record: JobRecord, error: NetstackError) -> None:
         self._disown(record)

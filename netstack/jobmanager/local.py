@@ -181,7 +181,8 @@ def run_job(
         slots: slots of each TaskManager: the number of tasks of one slot sharing group that it runs.
         memory_bytes: memory for network buffers of each TaskManager; None: what the job requires, and some more.
         load_balance: how tasks are spread.
-        folder: where checkpoints are stored if the job names no folder; None: they are removed at the end.
+        folder: where checkpoints are stored if the job names no folder; None: they are removed at the end. A job that
+            an earlier run left there is not continued: give its checkpoint as `from_savepoint`.
         from_savepoint: folder of a savepoint from which the job starts.
         allow_non_restored_state: whether state of operators that the job does not have may be dropped.
         slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
@@ -218,6 +219,7 @@ def run_job(
             folder=folder,
             slots_in=slots_in,
             max_record_bytes=max_record_bytes,
+            jobmanager=JobManagerConfig(takes_up_jobs=False),
             on_printed=_to_stderr,
         ) as cluster:
             job_id = await cluster.client.submit(

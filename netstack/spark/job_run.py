@@ -139,7 +139,8 @@ def run(
         taskmanagers: the number of TaskManagers; None is the number of the session's slots.
         slots: the number of slots of each TaskManager.
         memory_bytes: the memory for network buffers of each TaskManager.
-        folder: stores jobs and checkpoints of the JobManager; None stores none.
+        folder: stores jobs and checkpoints of the JobManager; None stores none. A job that an earlier run left there is
+            not continued: give its checkpoint as `from_savepoint`.
         from_savepoint: the folder of a savepoint to restore.
         allow_non_restored_state: whether the savepoint may have state of operators that the job does not have.
         slots_in: `processes`: each slot is a process; `loop`: the slots of a TaskManager share one event loop.
@@ -253,6 +254,7 @@ async def open_spark_cluster(
         load_balance=load_balance,
         slot_timeout_s=start_timeout_s,
         name="spark driver",
+        takes_up_jobs=False,
     )
     try:
         async with AsyncExitStack() as stack:

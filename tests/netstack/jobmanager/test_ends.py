@@ -349,6 +349,38 @@ async def test_a_job_begins_anew_in_the_folder_of_an_earlier_job_also_after_a_re
     assert complete_ids(folder) == [1], "it is the earlier job's"
 
 
+async def test_a_cluster_of_one_run_ends_what_an_earlier_run_left_and_names_its_checkpoint(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "checkpoints"
+    settings = CheckpointSettings(interval_s=10.0)
+    with_folder = pipeline(checkpoints=settings, checkpoint_folder=str(folder))
+    left: list[str] = []
+    async with (
+        jobmanager(folder=str(tmp_path)) as manager,
+        taskmanager(manager, slots=4) as tm,
+        client(manager) as user,
+    ):
+        for each in (with_folder, pipeline(checkpoints=settings)):
+            left.append((await user.ask("submit", document=document(each)))["job_id"])
+            await tm.until(lambda: tm.triggered()[-1:] == [1])
+            if each is with_folder:
+                tm.store(1, folder)
+                await tm.until(lambda: tm.completed() == [1])
+    async with jobmanager(folder=str(tmp_path), takes_up_jobs=False) as manager, client(manager) as user:
+        assert [(await user.ask("job", job_id=job_id))["state"] for job_id in left] == ["canceled", "canceled"]
+        ends = [await user.ask("job", job_id=job_id) for job_id in left]
+        assert ends[0]["reason"].endswith(f"start it from {folder}/chk-00000001")
+        assert ends[1]["reason"].endswith("it has no checkpoint")
+        assert f"job {left[0]} (pipeline) is not continued: " in caplog.text
+        assert complete_ids(folder) == [1]
+        async with taskmanager(manager) as tm:
+            again = await user.ask("submit", document=document(with_folder), from_savepoint=f"{folder}/chk-00000001")
+            await tm.until(lambda: len(tm.tasks) == 4)
+            assert tm.opened == [again["job_id"]]
+            assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}
+
+
 async def test_a_task_that_has_finished_still_counts_and_one_that_runs_again_does_not(
     autojump_clock: MockClock,
 ) -> None:
