@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from netstack.cli.values import COUNT, NUMBER
 from netstack.errors import ConfigError, NetstackError
-from netstack.safe_text import safe_error
+from netstack.units import counted
 from netstack.version import __version__
 
 from . import console
@@ -32,7 +32,7 @@ from .emulation import emulation_cells, emulation_summary
 from .flags import engine_flags, flag, hosts_flags, json_flag, run_flags, sweep_flags
 from .goals.command import goals
 from .goals.regress import regress
-from .grid import Grid, expected_seconds, with_rows
+from .grid import MOST_REPEATS, Grid, expected_seconds, with_rows
 from .histogram import Histogram
 from .isolate.command import isolate
 from .jobs.command import jobs
@@ -49,13 +49,14 @@ from .scheduler.command import scheduler
 from .shuffle.command import shuffle
 from .simulate import simulate
 from .spark.commands import exchange, streams
-from .spec import RunSpec, check_segment_size, refuse_below
+from .spec import RunSpec, check_segment_size, refuse_below, refuse_unused
 from .stopping import sigterm_is_ctrl_c, stopped_by
-from .store import Row, Store, StoreError, read_rows, require_pyarrow
+from .store import Row, Store, StoreError, only_results, read_rows, reason, require_pyarrow
 from .sweep import (
     COMPARISON,
     REPORT,
     SweepResult,
+    check_stored,
     describe,
     expected_failure,
     kept_at_interrupt,
@@ -70,7 +71,6 @@ from .sweep import (
 SCHEMA_VERSION: Final = 1
 """Version of the document of `run --json` (run.schema.json), raised when a key is removed or changes its meaning."""
 
-_MOST_REPEATS = 100_000
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
@@ -88,8 +88,7 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
     try:
         return _run(words, runners or Runners())
     except BrokenPipeError:
-        # The reader of standard output has closed it; buffered output must not fail again when the process ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # its reader has closed it
         return 1
 
 
@@ -113,7 +112,12 @@ def _run(words: tuple[str, ...], runners: Runners) -> int:
             return _failed(str(failure), 2, as_json)
         return _failed(str(failure) if isinstance(failure, StoreError) else describe(failure), 1, as_json)
     except (KeyboardInterrupt, click.Abort):
-        return _failed(f"stopped by {stopped_by()} before anything was measured", 1, as_json)
+        when = (
+            "before its end; it has no result"
+            if _KEEP_NOTHING.intersection(words[:1])
+            else "before anything was measured"
+        )
+        return _failed(f"stopped by {stopped_by()} {when}", 1, as_json)
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -144,6 +148,7 @@ def run(
     The exit code is 1 if a record did not arrive intact, in order and exactly once.
     """
     check_segment_size(settings["segment_size_bytes"])
+    refuse_unused(settings, settings["checkpoints"] != "none", settings["checkpoint_interval_s"], peers)
     hosts, once = app.runners.over(settings)
     spec = RunSpec(**settings) if hosts is None else MeshSpec(**settings, **hosts)
     if peers and hosts is not None:
@@ -153,14 +158,14 @@ def run(
     names = list(dict.fromkeys(peers))
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
     refuse_below(("--repeats", times, 1))
-    if times > _MOST_REPEATS:
-        raise ConfigError(f"--repeats {times}: the maximum is {_MOST_REPEATS}")
+    if times > MOST_REPEATS:
+        raise ConfigError(f"--repeats {times}: the maximum is {MOST_REPEATS}")
     if isinstance(spec, MeshSpec):
         print_matrix(spec, console.err())
+    if hgrm is not None and not hgrm.parent.is_dir():
+        raise ConfigError(f"--hgrm {hgrm}: there is no folder {hgrm.parent}; create it, or name another file")
     started_at = utc_text()
     result, stopped = _measure(app.runners, once, spec, names, times)
-    if hgrm is not None:
-        _write_hgrm(hgrm, result)
     if as_json:
         head = {
             "schema_version": SCHEMA_VERSION,
@@ -173,6 +178,9 @@ def run(
         print_hosts(result, console.out())
     errors = console.err()
     console.print_warnings(result, errors)
+    not_written = "" if hgrm is None else _write_hgrm(hgrm, result)
+    if not_written:
+        errors.print(f"[red]not written:[/] {escape(not_written)}", soft_wrap=True)
     if stopped:
         errors.print(
             f"stopped by {stopped_by()} after {result.get('repeats', 1)} of {times} runs; these are their medians"
@@ -183,7 +191,7 @@ def run(
     late = [name for name, row in peer_rows(result).items() if row.get("delivered") is False]
     for name in late:
         errors.print(f"[red]not delivered by {escape(name)}:[/] its figures do not count")
-    return 1 if stopped or late else 0
+    return 1 if stopped or late or not_written else 0
 
 
 @cli.command(short_help="Measure a grid of settings and write a report.")
@@ -210,6 +218,9 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     the same --output continues.
     """
     check_segment_size(settings["segment_size_bytes"])
+    takes_checkpoints = set(settings["checkpoints"]) != {"none"}
+    for interval_s in settings["checkpoint_intervals_s"]:
+        refuse_unused(settings, takes_checkpoints, interval_s)
     errors = console.err()
     place = place_of(app.runners, settings, errors)
     grid = Grid.of(settings)
@@ -225,7 +236,9 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
     require_pyarrow()
     folder = output or Path("results") / f"sweep-{datetime.now():%Y-%m-%d-%H%M%S}"
     command = shlex.join(("netstack-bench", *app.arguments))
-    with Store(folder) as store:
+    with Store(folder) as store, _stored_at_interrupt(store):
+        with only_results(folder):
+            check_stored(store)
         todo = pending(grid, store)
         skipped = (
             f" ({len(planned) - len(todo)} of {len(planned)} are there already)" if len(todo) < len(planned) else ""
@@ -256,6 +269,22 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
     if result.failed:
         errors.print(f"[red]{result.failed} of {len(result.rows)} runs failed;[/] the report lists why", soft_wrap=True)
     return 1 if result.interrupted or result.failed else 0
+
+
+@contextlib.contextmanager
+def _stored_at_interrupt(store: Store) -> Iterator[None]:
+    """Says where the finished runs are if Ctrl-C comes again while the report is written."""
+    try:
+        with unwrapped_interrupt():
+            yield
+    except KeyboardInterrupt:
+        stored = len(store.rows())
+        if not stored:
+            raise
+        raise StoreError(
+            f"stopped by {stopped_by()}: {counted(stored, 'run')} are stored in {store.folder}; the report was not"
+            f" written, netstack-bench report {shlex.quote(str(store.folder))} writes it"
+        ) from None
 
 
 @cli.command(short_help="Compare netstack's emulation with a real Flink.")
@@ -292,24 +321,12 @@ def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int
 
     Several results folders become one page, overlaid in every chart and compared with the first.
     """
-    with _only_results(*folders):
+    with only_results(*folders):
         sweeps = {folder: _rows(folder) for folder in folders}
         rows = together([Sweep(str(folder), entry) for folder, entry in sweeps.items()])
         path = write_combined_report(output or folders[0] / (REPORT if len(sweeps) == 1 else COMPARISON), sweeps)
         _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, False), as_json)
     return 0
-
-
-@contextlib.contextmanager
-def _only_results(*paths: Path) -> Iterator[None]:
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, NetstackError):
-            raise
-        raise StoreError(
-            f"{', '.join(map(str, paths))} holds rows that no sweep of this release has written ({safe_error(error)})"
-        ) from error
 
 
 @cli.command(short_help="Show which differences between two results exceed the noise.")
@@ -329,7 +346,7 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on
     """
     if threshold is not None and threshold <= 0:
         raise ConfigError(f"--threshold {threshold:g}: give a percentage above 0")
-    with _only_results(a, b):
+    with only_results(a, b):
         comparison = compare_rows(_rows(a), _rows(b), threshold=None if threshold is None else threshold / 100)
         if as_json:
             console.print_json({"a": str(a), "b": str(b), **comparison.as_dict()})
@@ -344,6 +361,11 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on
     return 1 if worse else 0
 
 
+_KEEP_NOTHING: Final = frozenset(
+    ("channels", "exchange", "goals", "jobs", "regress", "scale", "scheduler", "shuffle", "streams")
+)
+"""Commands that have no result if they are stopped."""
+
 _EXPERIMENTS = (channels, checkpoints, exchange, isolate, jobs, scale, scheduler, shuffle, streams)
 for _command in (*_EXPERIMENTS, goals, regress, recommend, simulate):
     cli.add_command(_command)
@@ -357,7 +379,8 @@ def _measure(
     expected_s = runs * (spec.START_S + (spec.seconds or _DEFAULT_RUN_S)) if timed else None
     with console.RunProgress(runs, expected_s, console.err()) as progress:
         if peers:
-            return runners.run_with_peers(spec, peers, repeats, progress), False
+            result = runners.run_with_peers(spec, peers, repeats, progress)
+            return result, result.get("repeats", 1) < repeats
         results: list[Mapping[str, Any]] = []
         with kept_at_interrupt(lambda: bool(results)):
             while len(results) < repeats:
@@ -365,11 +388,16 @@ def _measure(
         return median_result(results), len(results) < repeats
 
 
-def _write_hgrm(path: Path, result: Mapping[str, Any]) -> None:
+def _write_hgrm(path: Path, result: Mapping[str, Any]) -> str:
+    """Writes the latencies; returns why it could not, because the figures that were measured still count."""
     latencies = result.get("latency_histogram")
     if not latencies:
-        raise ConfigError(f"--hgrm {path}: this run recorded no latencies")
-    path.write_text(Histogram.from_dict(latencies).hgrm(), encoding="utf-8")
+        return f"--hgrm {path}: this run recorded no latencies"
+    try:
+        path.write_text(Histogram.from_dict(latencies).hgrm(), encoding="utf-8")
+    except OSError as error:
+        return f"--hgrm {path}: {reason(error)}"
+    return ""
 
 
 def _rows(path: Path) -> list[Row]:
@@ -394,5 +422,15 @@ def _print_sweep(result: SweepResult, as_json: bool) -> None:
 def _failed(message: str, code: int, as_json: bool) -> int:
     click.echo(f"netstack-bench: {message}", err=True)
     if as_json:
-        console.print_json({"error": message, "exit_code": code, "delivered": False})
+        try:
+            console.print_json({"error": message, "exit_code": code, "delivered": False})
+        except BrokenPipeError:
+            raise
+        except OSError:  # standard output cannot be written, which may be what failed
+            _drop_output()
     return code
+
+
+def _drop_output() -> None:
+    """Drops what standard output could not take, which must not fail again when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, Final, final
@@ -23,6 +24,7 @@ from .charts.page import document, facts, notes
 from .flags import Flag, flag
 from .host import host_facts, version
 from .spec import Settings
+from .store import reason, replace_file
 from .words import plain, setting_name, setting_text
 
 _TITLES: Final = {"isolate": "isolation"}
@@ -100,22 +102,35 @@ class ResultFolder:
         build_page: Callable[[Any, Mapping[str, Any]], Page],
         arguments: Sequence[str],
         show: Callable[[Console], None] | None,
-    ) -> None:
-        """Writes `<name>.json` and `<name>.html`, and prints the result: as JSON without `show`."""
+    ) -> bool:
+        """Prints the result, as JSON without `show`, and writes `<name>.json` and `<name>.html`.
+
+        Returns:
+            Whether both were written. If not, standard error says why.
+        """
         result = with_facts(spec, figures)
         path = self.path / f"{self.name}.html"
         command = shlex.join(("netstack-bench", *arguments))
         page = build_page(spec, result).html(
             self.name, spec, result, command=command, made=f"{self.began:%Y-%m-%d %H:%M}"
         )
-        path.write_text(page, encoding="utf-8")
-        path.with_suffix(".json").write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
+        standard = console.out()
         if show is None:
             console.print_json(result)
         else:
-            standard = console.out()
             show(standard)
+        text = json_text(result, indent=2) + "\n"
+        for file, content in ((path.with_suffix(".json"), text), (path, page)):
+            try:
+                data = content.encode(errors="backslashreplace")  # names of files need not be UTF-8
+                replace_file(file, partial(Path.write_bytes, data=data))
+            except OSError as error:
+                line = f"[red]not written:[/] {escape_markup(str(file))}: {reason(error)}; the result was printed"
+                console.err().print(line, soft_wrap=True)
+                return False
+        if show is not None:
             standard.print(f"\npicture: {escape_markup(str(path))}", soft_wrap=True)
+        return True
 
 
 def machine_facts(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

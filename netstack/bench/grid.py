@@ -26,6 +26,9 @@ DEFAULT_CHANNELS: tuple[int, ...] = (1, 16)
 DEFAULT_SECONDS = 0.7  # 40 runs, process starts included, take about a minute
 DEFAULT_LATENCY_RATE_PER_S = 1000.0
 
+MOST_REPEATS: Final = 100_000
+"""Of a run and of a sweep, whose plan is in memory."""
+
 _DEFAULT: Final = RunSpec()
 _AXES: Final = {
     "timeouts_s": ("--timeouts", "buffer_timeout_s"),
@@ -120,6 +123,8 @@ class Grid:
             if values is not None and not values:
                 raise ConfigError(f"{flag} is empty; give at least one value")
         refuse_below(("--repeats", self.repeats, 1))
+        if self.repeats > MOST_REPEATS:
+            raise ConfigError(f"--repeats {self.repeats}: the maximum is {MOST_REPEATS}")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Grid:

@@ -28,7 +28,7 @@ from .peers import peer_spec
 from .processes import PhaseLimits, Workers
 from .spec import RunSpec
 from .store import flatten
-from .sweep import median_result
+from .sweep import kept_at_interrupt, median_result
 
 if TYPE_CHECKING:
     from .peers.flink import FlinkSession
@@ -93,20 +93,24 @@ def run_with_peers(
     """Measures netstack and its peers in turn (A B A B ...), so that drift of the machine affects all alike.
 
     Returns netstack's medians (`bench.sweep.median_result`), with `peer` (the same of the peer, by name if there are
-    several) and `ratio` (netstack's figure divided by the peer's; also within each peer's row). Errors are those of
-    `run_once`.
+    several) and `ratio` (netstack's figure divided by the peer's; also within each peer's row). Ctrl-C keeps the
+    turns that are complete; `repeats` is their number. Errors are those of `run_once`.
     """
     for peer in peers:
         peer_spec(peer, spec)  # raises if the peer does not support the settings
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in (OURS, *peers)}
     with contextlib.ExitStack() as stack:
         flink = stack.enter_context(_flink_session()) if "flink" in peers else None
-        for _ in range(repeats):
-            for name, measured in results.items():
-                if name == "flink" and flink is not None:
-                    measured.append(flink.run_once(spec, on_progress))
-                else:
-                    measured.append(run_once(spec, engine=name, on_progress=on_progress))
+        with kept_at_interrupt(lambda: bool(results[OURS])):
+            for _ in range(repeats):
+                turn: dict[str, dict[str, Any]] = {}
+                for name in results:
+                    if name == "flink" and flink is not None:
+                        turn[name] = flink.run_once(spec, on_progress)
+                    else:
+                        turn[name] = run_once(spec, engine=name, on_progress=on_progress)
+                for name, measured in turn.items():
+                    results[name].append(measured)
     row = median_result(results[OURS])
     if flink is not None:
         cells = emulation_cells(flatten(run) for name in (OURS, "flink") for run in results[name])

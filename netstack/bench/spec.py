@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
 
@@ -64,6 +64,20 @@ def refuse_below(*bounds: tuple[str, int | None, int]) -> None:
     for flag, value, least in bounds:
         if value is not None and value < least:
             raise ConfigError(f"{flag} {value}: the minimum is {least}")
+
+
+def refuse_unused(
+    settings: Mapping[str, Any], takes_checkpoints: bool, checkpoint_interval_s: float, peers: Collection[str] = ()
+) -> None:
+    """Raises ConfigError for a flag that nothing uses: the user expects an effect."""
+    batch_records = settings["batch_records"]
+    if batch_records is not None and settings["emit"] == "record" and "flight" not in peers:
+        raise ConfigError(f"--batch-records {batch_records} goes with --emit batch or arrow; give one, or leave it out")
+    if not takes_checkpoints and checkpoint_interval_s != RunSpec().checkpoint_interval_s:
+        raise ConfigError(
+            f"--checkpoint-interval {checkpoint_interval_s:g}s goes with --checkpoints aligned or unaligned; give one,"
+            " or leave it out"
+        )
 
 
 class _Buffers(Protocol):

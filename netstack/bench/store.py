@@ -12,6 +12,7 @@ that a killed process cut short is dropped when the journal is opened; the last 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -137,7 +138,8 @@ class Store:
         def write(path: Path) -> None:
             import pyarrow.parquet as parquet
 
-            parquet.write_table(table, path)
+            with path.open("wb") as file:  # pyarrow refuses names that are not UTF-8
+                parquet.write_table(table, file)
 
         return write_file(self.folder, PARQUET, write)
 
@@ -146,6 +148,23 @@ class Store:
         content = self._journal.read()
         if content and not content.endswith(b"\n"):
             self._journal.truncate(content.rfind(b"\n") + 1)
+
+
+@contextlib.contextmanager
+def only_results(*paths: Path) -> Iterator[None]:
+    """Names the results folders if their rows are not those of a sweep, and the block fails for that reason.
+
+    Raises:
+        StoreError: the block met a row that it cannot use.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, NetstackError):
+            raise
+        raise StoreError(
+            f"{', '.join(map(str, paths))} holds rows that no sweep of this release has written ({safe_error(error)})"
+        ) from error
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -24,7 +24,7 @@ from .histogram import Histogram
 from .processes import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .spec import RunSpec
-from .store import Row, Store, StoreError, flatten, read_sweep, require_pyarrow, write_file
+from .store import Row, Store, StoreError, arrow_table, flatten, read_sweep, require_pyarrow, write_file
 from .words import distinct_warnings
 
 REPORT: Final = "report.html"
@@ -153,6 +153,14 @@ def run_sweep(
     return SweepResult(store.folder, report, rows, len(planned), skipped, made, interrupted, hopeless)
 
 
+def check_stored(store: Store) -> None:
+    """Builds the report of the rows that are stored already, so that a row that is none fails before a measurement."""
+    rows = store.rows()
+    if rows:
+        arrow_table(rows)
+        build_combined_report([Sweep(str(store.folder), rows, read_sweep(store.folder))])
+
+
 def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> Path:
     """Writes one page of several results folders, whose order decides their letters.
 
@@ -160,7 +168,8 @@ def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> P
         StoreError: it could not be written.
     """
     page = build_combined_report([Sweep(str(folder), rows, read_sweep(folder)) for folder, rows in sweeps.items()])
-    return write_file(path.parent, path.name, lambda aside: aside.write_text(page, encoding="utf-8"))
+    content = page.encode(errors="backslashreplace")  # names of files need not be UTF-8
+    return write_file(path.parent, path.name, lambda aside: aside.write_bytes(content))
 
 
 def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, bool, dict[str, Any] | None]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -585,3 +586,143 @@ def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
     assert running.returncode == 1
     assert "stopped by SIGTERM before anything was measured" in told
     assert json.loads(out)["exit_code"] == 1
+
+
+def test_latencies_into_a_folder_that_is_missing_are_refused_before_the_run(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["run", "--hgrm", str(tmp_path / "none" / "x.hgrm")], runners=runners) == 2
+    assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+    assert runners.specs == []
+
+
+def test_figures_are_printed_though_their_latencies_cannot_be_written(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    runners.trouble[1] = {"latency_histogram": {"buckets": [5], "counts": [1], "min_ns": 5, "max_ns": 5}}
+    file = tmp_path / "x.hgrm"
+    assert main(["run", "--json", "--hgrm", str(file)], runners=runners) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["delivered"] is True
+    assert f"not written: --hgrm {file}: no space left on device" in printed.err
+
+
+def test_ctrl_c_while_the_report_is_written_says_where_the_runs_are(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("netstack.bench.sweep.write_combined_report", interrupted)
+    runners.trouble[3] = KeyboardInterrupt()
+    assert main([*SMALL, "--output", str(tmp_path / "s")], runners=runners) == 1
+    told = capsys.readouterr().err
+    assert f"2 runs are stored in {tmp_path / 's'}" in told
+    assert f"netstack-bench report {tmp_path / 's'} writes it" in told
+
+
+@pytest.mark.parametrize("command", ["sweep", "report", "recommend"])
+def test_a_row_of_something_else_is_named_with_its_folder(
+    command: str, runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n')
+    words = [*SMALL, "--output", str(tmp_path)] if command == "sweep" else [command, str(tmp_path)]
+    assert main(words, runners=runners) in (1, 2)
+    assert f"{tmp_path} holds rows that no sweep of this release has written" in capsys.readouterr().err
+    assert runners.specs == []
+
+
+def test_a_sweep_into_a_folder_whose_name_is_not_text(runners: FakeRunners, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    assert main([*SMALL, "--json", "--output", str(folder)], runners=runners) == 0
+    assert sorted(each.name for each in folder.iterdir() if each.is_file()) == [
+        "report.html",
+        "rows.jsonl",
+        "rows.parquet",
+        "sweep.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["run", "--batch-records", "7"], "--batch-records 7 goes with --emit batch or arrow"),
+        ([*SMALL, "--batch-records", "7"], "--batch-records 7 goes with --emit batch or arrow"),
+        (["run", "--checkpoint-interval", "5s"], "--checkpoint-interval 5s goes with --checkpoints"),
+        ([*SMALL, "--checkpoint-interval", "1s,2s"], "--checkpoint-interval 2s goes with --checkpoints"),
+        ([*SMALL, "--repeats", "100001"], "--repeats 100001: the maximum is 100000"),
+    ],
+)
+def test_a_flag_without_an_effect_is_bad_usage(
+    words: list[str], named: str, runners: FakeRunners, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words, runners=runners) == 2
+    assert named in capsys.readouterr().err
+    assert runners.specs == []
+
+
+def test_the_records_of_a_batch_are_those_of_a_columnar_peer(runners: FakeRunners) -> None:
+    assert main(["run", "--batch-records", "7", "--peer", "flight"], runners=runners) == 0
+
+
+def test_a_command_that_keeps_nothing_does_not_say_that_nothing_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("netstack.bench.shuffle.command.measure", interrupted)
+    assert main(["shuffle"]) == 1
+    assert "stopped by Ctrl-C before its end; it has no result" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["run", "--json", "--records", "0"], ["compare", "--json", "a", "b"]])
+def test_a_full_standard_output_is_no_traceback(words: list[str], tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "netstack.bench", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "netstack.bench", "run", "--seconds", "30", "--json"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        while running.poll() is None and len(children_of(running.pid)) < 2:  # both workers
+            pass
+        running.send_signal(signal.SIGHUP)
+        out, told = running.communicate(timeout=20)
+    assert running.returncode == 1
+    assert "stopped by SIGHUP before anything was measured" in told
+    assert json.loads(out)["exit_code"] == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_standard_output_cannot_encode_is_escaped() -> None:
+    """The tables have dashes, and the names of files need not be text."""
+    code = (
+        "import sys; from netstack.bench.__main__ import main; sys.argv = ['x', '--version']; main(); print(chr(8211))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\\u2013\n")

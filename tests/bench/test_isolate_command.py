@@ -155,3 +155,14 @@ def test_two_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         assert told[key]["records_per_s"]["B.4"]["during"] == 0, "a subtask that does not read takes nothing"
         assert len(told[key]["series"]["records_per_s"]["B.3"]) == 9
         assert min(told[key]["records"].values()) > 0
+
+
+def test_figures_are_printed_though_their_page_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "measure", lambda spec, **_: mode(spec))
+    (tmp_path / "isolate.json").mkdir()
+    assert main(["isolate", "--json", "--output", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "credit_on" in json.loads(printed.out)
+    assert f"not written: {tmp_path / 'isolate.json'}: is a directory" in printed.err

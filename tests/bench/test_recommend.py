@@ -164,3 +164,14 @@ def test_time_that_ends_leaves_an_answer_or_none() -> None:
 
 def test_a_goal_of_latency_without_latencies_has_no_answer() -> None:
     assert answer([Point(0.1, [(1.0, 1.0)])], Goal(p99_us=1.0), 0.1) is None
+
+
+def test_a_search_that_was_cut_short_does_not_decide() -> None:
+    """All repeats were of 5 ms, which keeps enough: shorter timeouts were never measured."""
+    left = iter(range(3))
+    measure = frontier(random.Random(0), 0.0, 0.0)
+    found = Search(measure, Goal(kept=0.9), has_time=lambda: next(left, None) is not None).run()
+    assert found is not None
+    assert found.point.timeout_s == 0.005
+    assert not found.is_decided
+    assert "the search ended before all timeouts in question were measured" in found.paragraph()

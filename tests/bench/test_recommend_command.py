@@ -228,3 +228,22 @@ def test_a_real_small_run_says_something(capsys: pytest.CaptureFixture[str]) -> 
     assert (code == 0) == (found["is_decided"] and found["is_reached"])
     assert found["repeats"] >= 1
     assert found["buffer_timeout_s"] in (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+def test_ctrl_c_keeps_the_repeats_that_ended(
+    runners: Frontier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = runners.run_once
+
+    def run_once(spec: RunSpec, /, on_progress: object = None) -> dict[str, Any]:
+        if len(runners.specs) == 10:
+            raise KeyboardInterrupt
+        return real(spec)
+
+    monkeypatch.setattr(runners, "run_once", run_once)
+    assert main(["recommend", "--json"], runners=runners) == 1
+    printed = capsys.readouterr()
+    (found,) = json.loads(printed.out)["answers"]
+    assert found["repeats"] == 3
+    assert not found["is_decided"]
+    assert "stopped by Ctrl-C: the answer rests on the runs until then" in printed.err

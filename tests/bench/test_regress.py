@@ -138,3 +138,26 @@ def test_a_round_that_failed_on_one_side_is_no_pair() -> None:
     }
     assert figures(row, "python", rounds) == [2.0, 4.0]
     assert figures(row, "compiled", rounds) == []
+
+
+def test_a_baseline_that_cannot_be_written_is_refused_before_anything_is_measured(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "measure", lambda *_: pytest.fail("it measured"))
+    (tmp_path / "new").write_text("")  # a file in place of the folder
+    assert "b.json: not a directory; name a file" in regress(capsys, tmp_path, code=2)["error"]
+
+
+def test_what_the_baseline_has_and_this_run_does_not_is_told(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "BUILDS", ("compiled", "python"))
+    file = tmp_path / "new" / "b.json"
+    regress(capsys, tmp_path)
+    stored = json.loads(file.read_text())
+    name = next(iter(stored["figures"]))
+    gone = name.rpartition(" [")[0] + " [another]"
+    stored["figures"][gone] = [1.0, 1.0, 1.0]
+    file.write_text(json.dumps(stored))
+    assert main(["regress", "--baseline", str(file), *FLAGS]) == 0
+    assert f"in the baseline, but not measured now: {gone}" in capsys.readouterr().err

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,29 @@ def test_the_settings_reach_the_configuration() -> None:
     assert (config.exclusive_buffers_per_channel, config.floating_buffers_per_gate) == (0, 3)
     assert (config.credit_based, config.heartbeat_interval_s, config.debloat_target_s) == (False, None, 0.5)
     assert config_of(RunSpec()).heartbeat_interval_s == NetworkConfig().heartbeat_interval_s
+
+
+def test_ctrl_c_keeps_the_turns_in_which_the_peer_was_measured_too(
+    monkeypatch: pytest.MonkeyPatch, fake_result: Callable[..., dict[str, Any]]
+) -> None:
+    engines: list[str] = []
+
+    def run_once(spec: RunSpec, *, engine: str, on_progress: object) -> dict[str, Any]:
+        engines.append(engine)
+        if len(engines) == 6:
+            raise KeyboardInterrupt
+        return fake_result(spec, salt=len(engines))
+
+    monkeypatch.setattr("netstack.bench.runner.run_once", run_once)
+    row = run_with_peers(RunSpec(), ["zmq"], 5)
+    assert engines == ["netstack", "zmq"] * 3
+    assert len(row["runs"]) == len(row["peer"]["runs"]) == row["repeats"] == 2
+
+
+def test_ctrl_c_in_the_first_turn_has_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_once(spec: RunSpec, *, engine: str, on_progress: object) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("netstack.bench.runner.run_once", run_once)
+    with pytest.raises(KeyboardInterrupt):
+        run_with_peers(RunSpec(), ["zmq"], 5)

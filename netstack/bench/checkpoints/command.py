@@ -59,9 +59,9 @@ def checkpoints(app: Any, /, modes: tuple[str, ...], output: Path | None, as_jso
     with console.RunProgress(len(jobs(spec)), expected_s(spec), errors) as progress:
         figures, stopped = measure(spec, on_progress=progress)
     show = None if as_json else partial(print_result, spec, figures["modes"])
-    folder.finish(spec, figures, build_page, app.arguments, show)
+    is_written = folder.finish(spec, figures, build_page, app.arguments, show)
     console.print_warnings(figures, errors)
     if stopped:
         errors.print(f"stopped by {stopped_by()}: only earlier points are shown")
     none = any(not each["checkpoints"] for points in figures["modes"].values() for each in points)
-    return 1 if stopped or none else 0
+    return 1 if stopped or none or not is_written else 0

@@ -9,6 +9,7 @@ A difference counts as in `netstack-bench compare`.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -96,7 +97,9 @@ def regress(
     if repeats < ENOUGH_REPEATS or not seconds > 0:
         raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
     errors = console.err()
-    rows = installed(rows_with(words), lambda text: errors.print(escape(text), soft_wrap=True))
+    rows = rows_with(words)
+    texts = {row.text for row in rows}
+    rows = installed(rows, lambda text: errors.print(escape(text), soft_wrap=True))
     rows = [
         row
         for row in rows
@@ -104,6 +107,8 @@ def regress(
         and (row.other is None or row.other.engine not in _SLOW_TO_START)
     ]
     stored = read_baseline(baseline) if baseline.exists() and not save else None
+    if stored is None:
+        check_writable(baseline)
     builds = BUILDS if build.kind == "compiled" else ("python",)
     rounds = measure(
         measured_once(rows), builds, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False)
@@ -119,6 +124,12 @@ def regress(
         if stored["seconds"] != seconds:
             errors.print(f"[yellow]warning:[/] the baseline was measured with --seconds {stored['seconds']:g}")
         changes = compared(rows, stored["figures"], now)
+        missing = [name for name in stored["figures"] if name not in now and name.rpartition(" [")[0] in texts]
+        if missing:
+            rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            errors.print(
+                f"[yellow]warning:[/] in the baseline, but not measured now: {escape(missing[0])}{rest}", soft_wrap=True
+            )
     worse = [change for change in changes if change.verdict == "worse"]
     failed = failures(rounds, repeats)
     if as_json:
@@ -155,6 +166,16 @@ def compared(
             verdict = "worse" if (ratio.middle > 1) == (text in less_is_better) else "better"
         changes.append(Change(text, kind, there.middle, here.middle, ratio.low, ratio.high, verdict))
     return changes
+
+
+def check_writable(path: Path) -> None:
+    """Fails before a measurement whose baseline could not be written. Raises ConfigError."""
+    folder = next(each for each in path.absolute().parents if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--baseline {path}: {reason(error)}; name a file that can be written") from error
 
 
 def write_baseline(path: Path, values: Mapping[str, Sequence[float]], seconds: float) -> None:

@@ -60,7 +60,7 @@ def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: b
     errors = console.err()
     documents, stopped = _measure(spec, _CHOSEN[credit])
     show = None if as_json else partial(print_modes, spec, documents)
-    folder.finish(spec, documents, build_page, app.arguments, show)
+    is_written = folder.finish(spec, documents, build_page, app.arguments, show)
     for mode in documents.values():
         console.print_warnings(mode, errors)
     lost = [MODES[key] for key, mode in documents.items() if not mode["delivered"]]
@@ -68,7 +68,7 @@ def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: b
         errors.print(f"[red]not delivered with {name}:[/] count, order or checksum differ between the two ends")
     if stopped:
         errors.print(f"stopped by {stopped_by()} after {' and '.join(MODES[key] for key in documents)}")
-    return 1 if lost or stopped else 0
+    return 1 if lost or stopped or not is_written else 0
 
 
 def _rate(text: str) -> float | None:

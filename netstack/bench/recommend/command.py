@@ -25,7 +25,9 @@ from ..report.answers import stored_answers
 from ..report.points import Analysis
 from ..runners import Runners
 from ..spec import Emit, RunSpec, constants_of, refuse_below
-from ..store import StoreError, read_rows
+from ..stopping import stopped_by
+from ..store import StoreError, only_results, read_rows
+from ..sweep import kept_at_interrupt
 from ..words import distinct_warnings
 from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of, spec_of
@@ -132,23 +134,31 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
         raise ConfigError(f"{', '.join(given)} with {results}: a stored sweep has its own settings; leave them out")
     try:
         rows = read_rows(results)
+        with only_results(results):
+            analysis = Analysis(rows)
+            answers = [
+                _document(each, line.words, spec_of(analysis.runs("throughput", line, each.point.timeout_s)[0]), ())
+                for line, each in stored_answers(analysis, goal).items()
+            ]
     except StoreError as error:
         raise ConfigError(str(error)) from error
-    analysis = Analysis(rows)
-    answers = stored_answers(analysis, goal)
     if not answers:
         raise ConfigError(f"{results} has no throughput at two buffer timeouts, and the latencies that the goal needs")
-    return [
-        _document(each, line.words, spec_of(analysis.runs("throughput", line, each.point.timeout_s)[0]), ())
-        for line, each in answers.items()
-    ]
+    return answers
 
 
 def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[dict[str, Any]]:
     spec, measurer, ends = _measurer(runners, settings)
     has_time = lambda: time.monotonic() < ends  # noqa: E731
-    measurer.size_buffers(has_time)
-    result = Search(measurer, goal, has_time=has_time).run()
+    search = Search(measurer, goal, has_time=has_time)
+    is_stopped = True
+    with kept_at_interrupt(lambda: search.answer() is not None):
+        measurer.size_buffers(has_time)
+        search.run()
+        is_stopped = False
+    if is_stopped:
+        console.err().print(f"stopped by {stopped_by()}: the answer rests on the runs until then", soft_wrap=True)
+    result = search.answer()
     if result is None:
         raise ConfigError("--budget: there is no time for one repeat; give a longer one")
     words = f"{spec.rows}, {counted(spec.channels, 'channel')}"

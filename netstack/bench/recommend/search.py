@@ -8,7 +8,7 @@ open are repeated, up to `MOST_REPEATS` or the end of the time. Points that stay
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ..interval import ENOUGH_REPEATS
@@ -49,6 +49,7 @@ class Search:
         self._ladder_s = ladder_s
         self._has_time = has_time
         self._samples: dict[float, list[Sample]] = {}
+        self._is_unfinished = True
 
     def run(self) -> Answer | None:
         """Measures until the answer has no doubts, or the time is over.
@@ -69,14 +70,20 @@ class Search:
                 low = middle
             else:
                 high = middle
+        self._is_unfinished = high - low > 1
         result = self.answer()
         while result is not None and self._again(result.unclear):
             result = self.answer()
         return result
 
     def answer(self) -> Answer | None:
-        """The answer by the samples so far."""
-        return answer([self._point(timeout_s) for timeout_s in self._samples], self._goal, self._ladder_s[-1])
+        """The answer by the samples so far; a search that was cut short is a doubt."""
+        result = answer([self._point(timeout_s) for timeout_s in self._samples], self._goal, self._ladder_s[-1])
+        if result is None or not self._is_unfinished:
+            return result
+        return replace(
+            result, doubts=(*result.doubts, "the search ended before all timeouts in question were measured")
+        )
 
     def _settle(self, timeout_s: float) -> Point | None:
         """Repeats a point until its judgement is clear, `FIRST_REPEATS` times at most; None without time for one."""
