@@ -235,9 +235,14 @@ def write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Path
 def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
     """Writes a file under another name and renames it, so that no reader sees a partial file.
 
+    A device or a pipe, such as /dev/stdout, is written itself.
+
     Raises:
         OSError: it could not be written; the old file at `path` is unchanged and no other file remains.
     """
+    if path.exists() and not path.is_file():
+        write(path)
+        return path
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)
     aside = Path(name)
@@ -254,10 +259,10 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def _not_written(folder: Path, name: str, error: OSError) -> StoreError:
-    return StoreError(
-        f"cannot write {name} in {folder}: {reason(error)}; stored rows are intact, "
-        f"free some space and start again with --output {folder}"
-    )
+    text = f"cannot write {name} in {folder}: {reason(error)}"
+    if (folder / JOURNAL).exists():
+        text += f"; stored rows are intact, free some space and start again with --output {folder}"
+    return StoreError(text)
 
 
 def reason(error: OSError) -> str:

@@ -82,3 +82,8 @@ def test_every_axis_end_to_end(axis: str, capsys: pytest.CaptureFixture[str]) ->
     rows = json.loads(capsys.readouterr().out)[axis]
     assert len(rows) == {"channels": 1, "connections": 2, "taskmanagers": 2}[axis]
     assert all(row["delivered"] and row["records_per_s"] > 0 for row in rows)
+
+
+def test_a_limit_below_every_point_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "--axis", "taskmanagers", "--most", "1"]) == 2
+    assert "--most 1 with --axis taskmanagers: the minimum is 2" in capsys.readouterr().err

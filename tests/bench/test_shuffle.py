@@ -100,3 +100,17 @@ def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     words = ["--bytes", "1MiB", "--repeats", "1", "--mode", "blocking", "--compression", "none", "--no-half"]
     assert main(["shuffle", *words]) == 1
     assert "NO" in capsys.readouterr().out
+
+
+def test_pipelined_stages_without_slots_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The job would wait for slots that never come."""
+    assert main(["shuffle", "--consumers", "5", "--slots", "1"]) == 2
+    assert "pipelined stages run at once and need 5 slots" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["hybrid-full", "hybrid-selective", "blocking"])
+def test_stages_that_store_rows_take_turns_in_few_slots(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--bytes 1KiB --producers 2 --consumers 3 --taskmanagers 1 --slots 1 --repeats 1 --compression none"
+    assert main(["shuffle", "--json", "--mode", mode, *flags.split()]) == 0
+    assert json.loads(capsys.readouterr().out)["delivered"]

@@ -15,7 +15,18 @@ import pytest
 from netstack.bench.columns import COLUMNS, STRUCTS
 from netstack.bench.grid import Grid
 from netstack.bench.spec import RunSpec
-from netstack.bench.store import JOURNAL, PARQUET, Row, Store, StoreError, flatten, read_rows, read_sweep, replace_file
+from netstack.bench.store import (
+    JOURNAL,
+    PARQUET,
+    Row,
+    Store,
+    StoreError,
+    flatten,
+    read_rows,
+    read_sweep,
+    replace_file,
+    write_file,
+)
 from netstack.errors import ConfigError
 
 Rows = Callable[..., list[Row]]
@@ -259,3 +270,23 @@ def test_lists_of_objects_survive_the_way_through_parquet(tmp_path: Path) -> Non
 def test_every_struct_is_of_known_types() -> None:
     plain = {"string", "int64", "float64", "bool"}
     assert all(kind in plain | STRUCTS.keys() for fields in STRUCTS.values() for kind in fields.values())
+
+
+def test_a_pipe_is_written_itself(tmp_path: Path) -> None:
+    """It is not replaced by a file, as /dev/stdout would be for root."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert replace_file(pipe, lambda path: path.write_bytes(b"page")) == pipe
+        assert os.read(reader, 100) == b"page"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_page_outside_of_a_results_folder_has_no_advice_about_rows(tmp_path: Path) -> None:
+    with pytest.raises(StoreError) as caught:
+        write_file(tmp_path / "none", "x.html", lambda path: path.write_text(""))
+    assert str(caught.value) == f"cannot write x.html in {tmp_path / 'none'}: no such file or directory"

@@ -31,6 +31,7 @@ TASKMANAGERS: Final = (2, 4, 8)
 PARALLELISM: Final = (4, 8)
 EMITS: Final[tuple[Emit, ...]] = ("record", "batch")
 AXES: Final = ("channels", "connections", "taskmanagers")
+_VALUES: Final[dict[str, tuple[int, ...]]] = dict(zip(AXES, (CHANNELS, CONNECTIONS, TASKMANAGERS), strict=True))
 
 SEGMENT_BYTES: Final = 4 * KIB
 """Of channels and connections: 10,000 channels of 3 buffers each then take 120 MiB."""
@@ -56,6 +57,9 @@ class ScaleSpec(Settings):
         if not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds:g}: give more than 0")
         refuse_below(("--most", self.most, 1))
+        if self.most is not None and not any(self.points(_VALUES[axis]) for axis in self.axes):
+            least = min(_VALUES[axis][0] for axis in self.axes)
+            raise ConfigError(f"--most {self.most} with --axis {', '.join(self.axes)}: the minimum is {least}")
 
     def points(self, values: Sequence[int]) -> list[int]:
         """The values within `most`."""

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import trio
 
 from netstack.config import SHUFFLE_COMPRESSIONS
+from netstack.errors import ConfigError
 from netstack.jobmanager.local import open_local_cluster
 from netstack.schedule.slots.slots import LoadBalanceMode
 from netstack.scratch import scratch_folder
@@ -54,6 +55,15 @@ class ShuffleSpec(Settings):
             ("--slots", self.slots, 1),
             ("--repeats", self.repeats, 1),
         )
+        if "pipelined" in self.modes and not self.holds_a_stage(self.slots):
+            raise ConfigError(
+                f"--taskmanagers {self.taskmanagers} --slots {self.slots}: pipelined stages run at once and need"
+                f" {max(self.producers, self.consumers)} slots; give more, or --mode blocking"
+            )
+
+    def holds_a_stage(self, slots: int) -> bool:
+        """Whether all subtasks of the larger stage run at once, where each TaskManager has so many slots."""
+        return self.taskmanagers * slots >= max(self.producers, self.consumers)
 
 
 @final
@@ -135,10 +145,9 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
 
 async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folder: Path) -> dict[str, Any]:
     """Runs one job, after a short one through which the TaskManagers import everything."""
+    waits = variant.slots < spec.slots or not spec.holds_a_stage(variant.slots)
     short, long = (
-        shuffle_job(
-            variant.mode, compression=variant.compression, waits_for_slots=variant.slots < spec.slots, **each
-        ).stream_graph()
+        shuffle_job(variant.mode, compression=variant.compression, waits_for_slots=waits, **each).stream_graph()
         for each in ({**shape, "batches": 1}, shape)
     )
     spread = LoadBalanceMode.SLOTS  # else a stage that fits one TaskManager leaves the others idle
