@@ -625,11 +625,12 @@ def test_ctrl_c_while_the_report_is_written_says_where_the_runs_are(
     assert f"netstack-bench report {tmp_path / 's'} writes it" in told
 
 
+@pytest.mark.parametrize("row", ['{"a": 1}', '{"run_id": [1]}'])
 @pytest.mark.parametrize("command", ["sweep", "report", "recommend"])
 def test_a_row_of_something_else_is_named_with_its_folder(
-    command: str, runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    command: str, row: str, runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n')
+    (tmp_path / "rows.jsonl").write_text(f"{row}\n")
     words = [*SMALL, "--output", str(tmp_path)] if command == "sweep" else [command, str(tmp_path)]
     assert main(words, runners=runners) in (1, 2)
     assert f"{tmp_path} holds rows that no sweep of this release has written" in capsys.readouterr().err

@@ -133,9 +133,8 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
     if given:
         raise ConfigError(f"{', '.join(given)} with {results}: a stored sweep has its own settings; leave them out")
     try:
-        rows = read_rows(results)
         with only_results(results):
-            analysis = Analysis(rows)
+            analysis = Analysis(read_rows(results))
             answers = [
                 _document(each, line.words, spec_of(analysis.runs("throughput", line, each.point.timeout_s)[0]), ())
                 for line, each in stored_answers(analysis, goal).items()
