@@ -148,13 +148,11 @@ def run(
     The exit code is 1 if a record did not arrive intact, in order and exactly once.
     """
     check_segment_size(settings["segment_size_bytes"])
-    refuse_unused(settings, settings["checkpoints"] != "none", settings["checkpoint_interval_s"], peers)
+    refuse_unused(settings, peers)
     hosts, once = app.runners.over(settings)
     spec = RunSpec(**settings) if hosts is None else MeshSpec(**settings, **hosts)
     if peers and hosts is not None:
         raise ConfigError("--peer with --hosts: peers are measured between two processes; leave one of them out")
-    if spec.batch_records is not None and spec.emit == "record" and not peers:
-        raise ConfigError("--batch-records is for --emit batch or arrow; give one of them, or leave it out")
     names = list(dict.fromkeys(peers))
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
     refuse_below(("--repeats", times, 1))
@@ -218,9 +216,7 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     the same --output continues.
     """
     check_segment_size(settings["segment_size_bytes"])
-    takes_checkpoints = set(settings["checkpoints"]) != {"none"}
-    for interval_s in settings["checkpoint_intervals_s"]:
-        refuse_unused(settings, takes_checkpoints, interval_s)
+    refuse_unused(settings)
     errors = console.err()
     place = place_of(app.runners, settings, errors)
     grid = Grid.of(settings)

@@ -66,18 +66,11 @@ def refuse_below(*bounds: tuple[str, int | None, int]) -> None:
             raise ConfigError(f"{flag} {value}: the minimum is {least}")
 
 
-def refuse_unused(
-    settings: Mapping[str, Any], takes_checkpoints: bool, checkpoint_interval_s: float, peers: Collection[str] = ()
-) -> None:
-    """Raises ConfigError for a flag that nothing uses: the user expects an effect."""
+def refuse_unused(settings: Mapping[str, Any], peers: Collection[str] = ()) -> None:
+    """Raises ConfigError for `--batch-records` where neither netstack nor a peer uses it."""
     batch_records = settings["batch_records"]
     if batch_records is not None and settings["emit"] == "record" and "flight" not in peers:
-        raise ConfigError(f"--batch-records {batch_records} goes with --emit batch or arrow; give one, or leave it out")
-    if not takes_checkpoints and checkpoint_interval_s != RunSpec().checkpoint_interval_s:
-        raise ConfigError(
-            f"--checkpoint-interval {checkpoint_interval_s:g}s goes with --checkpoints aligned or unaligned; give one,"
-            " or leave it out"
-        )
+        raise ConfigError(f"--batch-records {batch_records} is for --emit batch or arrow; give one, or leave it out")
 
 
 class _Buffers(Protocol):

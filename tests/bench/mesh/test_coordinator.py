@@ -80,9 +80,9 @@ def on_hosts(count: int, work: Callable[[Hosts], Awaitable[None]]) -> None:
     ("settings", "keyed"),
     [
         ({"records": 3000}, True),
-        ({"records": 3000, "channels": 3, "emit": "batch"}, False),
+        ({"records": 3000, "channels": 3}, False),
         ({"records": 60, "rate_per_s": 1000.0, "channels": 2, "buffer_timeout_s": 0.001}, True),
-        ({"records": 1500, "relay": True, "channels": 2, "emit": "batch"}, True),
+        ({"records": 1500, "relay": True, "channels": 2}, True),
         ({"records": 5000, "emit": "arrow", "batch_records": 64}, False),
     ],
 )
