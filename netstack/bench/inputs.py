@@ -279,9 +279,11 @@ def _parquet_table(path: str) -> Any:
 
 
 def column_at(where: str, names: list[str], name: str) -> int:
-    """The position of a column. Raises InputError if there is no such column."""
+    """The position of a column. Raises InputError if there is no such column, or more than one."""
     if name not in names:
         raise InputError(f"{where} has no column {name!r}; it has {', '.join(map(repr, names))}: name one of these")
+    if names.count(name) > 1:
+        raise InputError(f"{where} has {names.count(name)} columns {name!r}: rename them, or name another one")
     return names.index(name)
 
 

@@ -95,6 +95,7 @@ def test_columnar_batches_of_parquet_stand_alone(table: str) -> None:
         ("a.csv", 'id,name\n1,a\n2,"open\n3,c\n', {}, "line 3: unexpected end of data"),
         ("a.csv", 'id,name\n1,"a"b\n', {}, "line 2: "),
         ("a.csv", "id,name\n1,a\n", {"key_column": "nome"}, "has no column 'nome'; it has 'id', 'name': name one"),
+        ("a.csv", "id,id\n1,2\n", {"key_column": "id"}, "has 2 columns 'id': rename them"),
         ("a.jsonl", '{"a": 1}\n{"a": \n', {}, "line 2: not a JSON document"),
         ("a.jsonl", b'{"a": "\xff"}\n', {}, "line 1: not a JSON document"),
         ("a.jsonl", '{"a": 1}\n[1]\n', {"key_column": "a"}, "line 2: not an object"),
