@@ -10,7 +10,10 @@ from types import TracebackType
 from typing import Any, TypeVar, final
 
 from ..config import NetworkConfig
+from ..errors import LocalProtocolError
 from ..ids import ChannelDescriptor, PartitionId, ResultPartitionType
+from ..inbound.closing import ClosingContext
+from ..inbound.gate import SingleInputGate
 from ..inbound.statistics import GateStatistics
 from ..outbound.statistics import ResultPartitionStatistics
 from ..runtime import handles
@@ -56,8 +59,10 @@ class ResultPartition:
 
 
 @final
-class InputGate:
+class InputGate(ClosingContext):
     """All channels of one input, for a `RecordReader` or an `ArrayReader`.
+
+    `with gate:` closes it, and warns if a channel has not ended.
 
     Attributes:
         channel_count: number of channels.
@@ -80,6 +85,23 @@ class InputGate:
     def close(self) -> None:
         """Closes all channels and notifies the producers; a waiting reader raises an error. Idempotent."""
         self.portal.end(self.inner.close, what="closing a gate")
+
+    def describe_unread(self, held: str = "") -> str:
+        """Describes what is unread, for a warning: `held` by its reader, or on its way; empty after `close`."""
+        engine = self.inner.engine
+
+        def ask() -> str:
+            if isinstance(engine, SingleInputGate) and engine.is_closed:
+                return ""
+            return f"{held} that were not read" if held else engine._describe_unread()
+
+        try:
+            return _do(self.portal, ask)
+        except LocalProtocolError:
+            return ""  # the network was closed meanwhile
+
+    def _describe_unread(self) -> str:
+        return self.describe_unread()
 
 
 @final

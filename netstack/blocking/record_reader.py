@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import abc
+import operator
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from ..config import NetworkConfig
 from ..errors import ConfigError, LocalProtocolError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, UserEvent
+from ..inbound.closing import ClosingContext
 from ..record.cells import Ready
 from ..record.formats import RecordFormat
 from ..runtime import record_reader as runtime
@@ -65,12 +67,13 @@ class ReaderStatistics:
     waits: int
 
 
-class VisitingReader:
-    """The common base: where readers wait, and the check for concurrent calls."""
+class VisitingReader(ClosingContext):
+    """The common base: where readers wait, the check for concurrent calls, and closing at the end of `with`."""
 
     def __init__(self, gate: InputGate, most_sockets: int, *, direct: bool | None = None) -> None:
         check_handle(gate, InputGate, "open_gate")
         self._portal = gate.portal
+        self._handle = gate
         self._gate = gate.inner
         self._is_busy = False
         self._fetched: list[Any] = []
@@ -98,6 +101,13 @@ class VisitingReader:
     @abc.abstractmethod
     def _close_inside(self) -> None:
         """Closes the reader in trio's thread."""
+
+    @abc.abstractmethod
+    def _held(self) -> str:
+        """Describes what was received and not returned; empty if nothing was."""
+
+    def _describe_unread(self) -> str:
+        return self._handle.describe_unread(self._held())
 
     def _begin(self) -> None:
         """Refuses concurrent calls."""
@@ -166,6 +176,11 @@ class RecordVisitor(VisitingReader, Generic[T]):
     def _close_inside(self) -> None:
         self._reader.close()
 
+    def _held(self) -> str:
+        fetched = [records for records in self._fetched if records]
+        count = operator.length_hint(self._ready.elements) + sum(map(len, fetched))
+        return f"{count} records" if count else ""
+
 
 class ArrayVisitor(VisitingReader):
     """The common base of the array readers."""
@@ -201,6 +216,11 @@ class ArrayVisitor(VisitingReader):
 
     def _close_inside(self) -> None:
         self._reader.close()
+
+    def _held(self) -> str:
+        if any(array is not None for array in self._fetched):
+            return "arrays"
+        return self._reader._unread()
 
 
 def is_trickle(elements: list[Any] | None) -> bool:

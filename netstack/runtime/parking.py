@@ -99,6 +99,7 @@ class ThreadParking:
         self._is_parked = False
         self._spinner: Spinner | None = Spinner(relax=self._relax, pass_on=_go_on)
         self._moves_on_at = float("inf")
+        self._is_kept = False
         self._has_waited = False
         self._in_loop: Signal | None = None
         visits.open()
@@ -236,8 +237,9 @@ class ThreadParking:
                 except _MovedOn as moved_on:
                     coroutine.throw(moved_on)
                 except BaseException as error:  # cancels the coroutine
+                    stay = None  # if the loop completes a call, this one or an earlier one, the next call must wait
                     if keep is not None and keep():
-                        stay = None  # the next call waits for its completion
+                        self._is_kept = True
                         if isinstance(error, TimeoutError):
                             return None
                         raise
@@ -265,6 +267,11 @@ class ThreadParking:
         finally:
             self._in_loop = None
             coroutine.close()
+            self._is_kept = False
+
+    def _deadline(self) -> float:
+        """When the caller's coroutine moves on; that of a kept coroutine concerns only the loop."""
+        return float("inf") if self._is_kept else self._moves_on_at
 
     def _relax(self) -> None:
         self._visits.leave()
@@ -276,15 +283,16 @@ class ThreadParking:
     def _block(self, until: float | None, timeout_s: float | None, what: str) -> None:
         """Waits, outside, as a thread: until data has arrived or may have."""
         least = LONGEST_S
-        if until is not None or self._moves_on_at < float("inf"):
+        moves_on_at = self._deadline()
+        if until is not None or moves_on_at < float("inf"):
             now = monotonic()
-            if now >= self._moves_on_at:
+            if now >= moves_on_at:
                 raise _MovedOn
             if until is not None:
                 if now >= until:
                     raise TimeoutError(f"{what}: not within {timeout_s} s")
                 least = min(least, until - now)
-            least = min(least, self._moves_on_at - now)
+            least = min(least, moves_on_at - now)
         self._silence(self._poll.poll(least * 1000))
 
     async def _readable(self) -> None:
@@ -303,10 +311,11 @@ class ThreadParking:
                     waited.register(descriptor, select.EPOLLIN)
             loop.add_reader(waited.fileno(), come.set)
             try:
-                if self._moves_on_at == float("inf"):
+                moves_on_at = self._deadline()
+                if moves_on_at == float("inf"):
                     await come.wait()
                 else:
-                    async with asyncio.timeout(self._moves_on_at - monotonic()):
+                    async with asyncio.timeout(moves_on_at - monotonic()):
                         await come.wait()
             except TimeoutError:
                 raise _MovedOn from None

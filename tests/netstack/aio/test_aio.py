@@ -15,6 +15,7 @@ import trio
 import netstack
 from netstack import ChannelDescriptor, CheckpointBarrier, NetworkConfig, UserEvent, aio
 from netstack.errors import ChannelFailed, LocalProtocolError, PoolDestroyed, RecordError
+from netstack.inbound.closing import UnreadRecordsWarning
 
 SMALL = NetworkConfig(memory_bytes=1 << 20, segment_size_bytes=4096)
 
@@ -125,6 +126,47 @@ async def test_back_pressure_is_an_await_and_a_cancelled_emit_took_nothing() -> 
             await writer.emit(f"{taken:06}")
             await writer.finish()
         assert reading.result() == list(range(taken + 1))
+
+
+@in_asyncio
+async def test_nothing_overtakes_a_batch_whose_call_was_cancelled() -> None:
+    async with pair() as (producer, consumer):
+        partition = producer.create_partition("rows", subpartitions=2)
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, "rows", index) for index in range(2)])
+        writer = aio.RecordWriter(partition, buffer_timeout_s=None)
+        await writer.emit(b"\0")
+        await writer.emit(b"\0")  # the second channel has an open buffer with room, in which the batch has no part yet
+        batch = np.ones((401, 4000), np.uint8)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.emit_batch(batch), 0.05)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.flush(), 0.01)
+        with pytest.raises(trio.WouldBlock):
+            writer.emit_nowait(b"\2")
+
+        async def read() -> list[bytes]:
+            with aio.RecordReader[bytes](gate) as reader:
+                return [record async for record in reader]
+
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read())
+            await writer.finish()
+        assert len(reading.result()) == 2 + len(batch)
+
+
+@in_asyncio
+async def test_a_with_block_closes_readers() -> None:
+    async with pair() as (producer, consumer):
+        writer, gate = await open_words(producer, consumer, buffer_timeout_s=None)
+        await writer.emit("one")
+        await writer.emit("two")
+        await writer.finish()
+        reader = aio.RecordReader[str](gate, format="str")
+        with pytest.warns(UnreadRecordsWarning, match="left 1 records that were not read"), reader:
+            assert await anext(aiter(reader)) == "one"
+        assert await reader.next_records() == ["two"]
+        with pytest.raises(LocalProtocolError):
+            await reader.next_records()
 
 
 @in_asyncio

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from netstack import CheckpointBarrier, LocalProtocolError, ProducerFailed, RecordError, UserEvent, blocking
+from netstack.inbound.closing import UnreadRecordsWarning
 
 from .conftest import PATIENCE_S, Pair
 
@@ -27,6 +28,36 @@ def test_an_iteration_that_was_left_goes_on(pair: Pair) -> None:
     assert reader.next_records() == [4, 5, 6, 7, 8, 9]
     assert found + list(reader) == [0, 1, 2, 3]
     assert reader.next_records() is None
+
+
+def test_a_with_block_closes_readers_and_gates_and_warns_of_what_was_not_read(pair: Pair) -> None:
+    def begin() -> blocking.InputGate:
+        partition, gate = pair.join()
+        writer = blocking.RecordWriter(partition, format="int64")
+        writer.emit_batch(np.arange(3))
+        writer.finish()
+        return gate
+
+    with blocking.RecordReader(begin(), format="int64") as reader:
+        assert list(reader) == [0, 1, 2]
+    with blocking.ArrayReader(begin(), "<i8") as arrays:
+        assert np.concatenate(list(arrays)).tolist() == [0, 1, 2]
+    reader = blocking.RecordReader(begin(), format="int64")
+    with pytest.warns(UnreadRecordsWarning, match="left 2 records that were not read"), reader:
+        assert next(iter(reader)) == 0
+    arrays = blocking.ArrayReader(begin(), "<i8")
+    with pytest.warns(UnreadRecordsWarning, match="left 1 of 1 channels that have not ended"), arrays:
+        pass
+    with pytest.raises(LocalProtocolError):
+        arrays.next_array(timeout_s=PATIENCE_S)
+    with pytest.warns(UnreadRecordsWarning, match="left 1 of 1 channels that have not ended"), begin():
+        pass
+    with blocking.RecordReader(begin(), format="int64") as reader:
+        reader.close()  # stopping early on purpose
+    with pytest.raises(ZeroDivisionError), blocking.RecordReader(begin(), format="int64"):
+        raise ZeroDivisionError  # an error is no mistake of the reader
+    with blocking.RecordReader(begin(), format="int64"):
+        pair.consumer.close()
 
 
 def test_the_producer_hears_of_the_end_only_when_more_is_asked_for(pair: Pair) -> None:

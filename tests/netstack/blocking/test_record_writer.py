@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from typing import Any
@@ -61,6 +62,52 @@ def test_without_room_a_call_waits_and_what_timed_out_was_not_taken(pair: Pair, 
     assert reading.outcome() == [BIG] * count + [b"last"]
     writer.wait_consumed(timeout_s=PATIENCE_S)
     assert writer.unwritten_records == 0
+
+
+def test_no_record_overtakes_a_batch_that_the_loop_completes(background: Any) -> None:
+    pair = Pair(SMALL)
+    partition, gate = pair.join(2)
+    writer = blocking.RecordWriter(partition, buffer_timeout_s=None)
+    writer.emit(b"\0")
+    writer.emit(b"\0")  # the second channel has an open buffer with room now, in which the batch has no part yet
+    batch = np.ones((401, 4000), np.uint8)  # odd, so that the next record is the second channel's
+    writer.emit_batch(batch, timeout_s=0.05)  # taken; the loop writes the rest, first of the first channel
+    assert writer.unwritten_records == len(batch)
+    taken = 0
+    for _ in range(4):
+        with pytest.raises(TimeoutError):
+            writer.flush(timeout_s=0)
+        with contextlib.suppress(blocking.WouldBlock):
+            writer.emit_nowait(b"\2")
+            taken += 1
+    reader = blocking.RecordReader(gate)
+    found: list[list[int]] = [[], []]
+
+    def read() -> None:
+        while (records := reader.next_records(timeout_s=PATIENCE_S)) is not None:
+            found[reader.channel_index] += [record[0] for record in records]
+
+    reading = background(read)
+    writer.finish(timeout_s=PATIENCE_S)
+    reading.outcome()
+    assert sum(map(len, found)) == len(batch) + 2 + taken
+    assert found == [sorted(numbers) for numbers in found]
+    pair.close()
+
+
+def test_a_call_waits_for_a_batch_that_waits_for_its_memory(pair: Pair, background: Any) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition)
+    reading = background(lambda: sum(map(len, blocking.ArrayReader(gate, record_bytes=9000))))
+    batch = np.ones((20, 9000), np.uint8)  # so large that it is sent from its own memory, for which a call waits 2 ms
+    taken = 0
+    for number in range(400):
+        with contextlib.suppress(TimeoutError):
+            writer.emit_batch(batch, timeout_s=0.001 * (number % 5))
+            taken += len(batch)
+            writer.flush(timeout_s=PATIENCE_S)
+    writer.finish(timeout_s=PATIENCE_S)
+    assert reading.outcome() == taken
 
 
 @pytest.mark.parametrize("buffer_timeout_s", [0, 0.001, 0.02])
