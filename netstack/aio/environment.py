@@ -60,12 +60,19 @@ class NetworkEnvironment:
         portal = self._inner.portal
         manager = portal.inside
         wanted = checked_descriptors(descriptors)
+        opened: list[handles.InputGate] = []
 
-        async def open_inside() -> handles.InputGate:
-            return await manager.open_gate(wanted)
+        async def open_inside() -> None:
+            opened.append(await manager.open_gate(wanted))
 
-        what = f"opening a gate of {len(wanted)} channels"
-        return blocking.InputGate(portal, await through(portal, open_inside, what))
+        try:
+            await through(portal, open_inside, f"opening a gate of {len(wanted)} channels")
+        except asyncio.CancelledError:
+            with contextlib.suppress(LocalProtocolError):  # the network was closed
+                for gate in opened:  # it had opened just before the cancellation
+                    portal.post(gate.close)
+            raise
+        return blocking.InputGate(portal, opened[0])
 
     def release_partition(self, name: str) -> None:
         """Drops a partition and all its data; unknown names are ignored."""

@@ -5,6 +5,7 @@ Takes: the arguments of `netstack.open_network`. Gives: handles, whose methods r
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, final
@@ -161,12 +162,19 @@ class NetworkEnvironment:
         """
         manager = self.portal.inside
         wanted = checked_descriptors(descriptors)
+        opened: list[handles.InputGate] = []
 
-        async def open_inside() -> handles.InputGate:
-            return await manager.open_gate(wanted)
+        async def open_inside() -> None:
+            opened.append(await manager.open_gate(wanted))
 
-        what = f"opening a gate of {len(wanted)} channels"
-        return InputGate(self.portal, self.portal.call(open_inside, timeout_s=timeout_s, what=what))
+        try:
+            self.portal.call(open_inside, timeout_s=timeout_s, what=f"opening a gate of {len(wanted)} channels")
+        except BaseException:
+            with contextlib.suppress(LocalProtocolError):  # the network was closed
+                for gate in opened:  # it had opened just before the exception of a signal handler
+                    self.portal.post(gate.close)
+            raise
+        return InputGate(self.portal, opened[0])
 
     def release_partition(self, name: str) -> None:
         """Drops a partition and all its data; unknown names are ignored."""

@@ -1,7 +1,7 @@
 """Logs a warning when a TaskManager's tasks request more network memory than it has.
 
-Takes: the pool's statistics after each request. Gives: a warning when all segments or more are requested, another one
-for every further tenth, and a note when memory suffices again. Logger: `netstack`.
+Takes: the pool's statistics after each request. Gives: a warning when more segments are requested than there are,
+another one for every further tenth, and a note when memory suffices again. Logger: `netstack`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MemoryWatch:
     def check(self, memory: NetworkBufferPoolStatistics) -> None:
         """Checks the requested segments; logs at most one line."""
         total = memory.total_segments
-        if memory.requested_segments < total:
+        if memory.requested_segments <= total:
             if self._warned_percent:
                 self._warned_percent = 0.0
                 LOGGER.info("network memory suffices again: %.0f %% of it is requested", memory.requested_percent)

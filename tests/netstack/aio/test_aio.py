@@ -155,6 +155,20 @@ async def test_nothing_overtakes_a_batch_whose_call_was_cancelled() -> None:
 
 
 @in_asyncio
+async def test_a_gate_that_opens_while_its_call_is_cancelled_is_closed() -> None:
+    async with pair() as (producer, consumer):
+        producer.create_partition("words", subpartitions=1)
+        opening = asyncio.create_task(consumer.open_gate([ChannelDescriptor(producer.address, "words")]))
+        await asyncio.sleep(0)
+        while not consumer.statistics().gates:
+            pass  # asyncio does not hear of it before the cancellation
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert consumer.statistics().gates == ()
+
+
+@in_asyncio
 async def test_a_with_block_closes_readers() -> None:
     async with pair() as (producer, consumer):
         writer, gate = await open_words(producer, consumer, buffer_timeout_s=None)

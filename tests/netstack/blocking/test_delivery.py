@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -232,3 +233,26 @@ def test_beside_trio_and_with_a_task_manager_of_trio(pair: Pair) -> None:
 
     assert trio.run(main) == ["other end"]
     assert partition.subpartitions == 1
+
+
+def test_a_gate_that_opens_while_a_signal_ends_its_call_is_closed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = pair.consumer.portal.inside
+    open_gate = manager.open_gate
+
+    async def open_and_signal(descriptors: Any) -> Any:
+        gate = await open_gate(descriptors)
+        signal.raise_signal(signal.SIGUSR1)
+        return gate
+
+    def end_call(*_: Any) -> None:
+        time.sleep(0.1)  # the gate is open now
+        raise InterruptedError
+
+    monkeypatch.setattr(manager, "open_gate", open_and_signal)
+    before = signal.signal(signal.SIGUSR1, end_call)
+    try:
+        with pytest.raises(InterruptedError):
+            pair.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert pair.consumer.statistics().gates == ()
