@@ -8,11 +8,12 @@ Events use neither credit nor pool segments. Encoding: one byte for the type, th
 from __future__ import annotations
 
 import enum
+import reprlib
 import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .errors import ErrorCode, RemoteProtocolError
+from .errors import ConfigError, ErrorCode, RemoteProtocolError
 
 
 class DataType(enum.IntEnum):
@@ -118,13 +119,32 @@ _CANCEL_CHECKPOINT = 4
 _END_OF_DATA = 8
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxother = 120
+
 MAX_EVENT_BYTES = 16 * 1024
 """The largest event that a receiver accepts (`wire/SPEC.md`, section 2): events cost no credit, so they must be small.
 """
 
 
 def encode_event(event: Event) -> bytes:
-    """Returns the native encoding of an event. Raises ValueError if a `UserEvent` is too long."""
+    """Returns the native encoding of an event.
+
+    Raises:
+        ConfigError: an attribute has the wrong type or is out of range, or a `UserEvent` is too long.
+    """
+    try:
+        return _encoded(event)
+    except ConfigError:
+        raise
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{_SHORT.repr(event)} cannot be sent: {error}; the numbers of a barrier are int of 64 bits, the name of a"
+            " UserEvent is str, its payload bytes"
+        ) from error
+
+
+def _encoded(event: Event) -> bytes:
     if isinstance(event, EndOfPartition):
         return bytes((_END_OF_PARTITION,))
     if isinstance(event, EndOfData):
@@ -134,7 +154,7 @@ def encode_event(event: Event) -> bytes:
             _CHECKPOINT_BARRIER,
             event.checkpoint_id,
             event.timestamp_ns,
-            event.alignment,
+            Alignment(event.alignment),
             event.aligned_timeout_ns,
             event.elapsed_ns,
         )
@@ -142,10 +162,10 @@ def encode_event(event: Event) -> bytes:
         return _CANCEL.pack(_CANCEL_CHECKPOINT, event.checkpoint_id)
     name = event.name.encode()
     if len(name) > 255:
-        raise ValueError(f"user event name of {len(name)} bytes; 255 is the most")
+        raise ConfigError(f"user event name of {len(name)} bytes; 255 is the most")
     data = _USER.pack(_USER_EVENT, len(name)) + name + event.payload
     if len(data) > MAX_EVENT_BYTES:
-        raise ValueError(
+        raise ConfigError(
             f"user event {event.name[:40]!r} of {len(data)} bytes; {MAX_EVENT_BYTES} is the most: send it as a record"
         )
     return data

@@ -91,7 +91,12 @@ def partition_id(name: str) -> PartitionId:
     """
     if not isinstance(name, str):
         raise ConfigError(f"partition id {name!r} of type {type(name).__name__}; give it as str")
-    size = len(name.encode())
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"partition id {name[:40]!r}: {error}; a lone surrogate cannot be encoded in UTF-8"
+        ) from error
     if not 1 <= size <= MAX_PARTITION_ID_BYTES:
         raise ConfigError(
             f"partition id {name[:40]!r} has {size} bytes in UTF-8; give it 1 to {MAX_PARTITION_ID_BYTES}"

@@ -172,8 +172,10 @@ def transport_for(url: str) -> Transport:
     """Returns the transport for a URL.
 
     Raises:
-        ConfigError: the URL has no scheme, or neither netstack nor an installed distribution provides it.
+        ConfigError: the URL is not text, has no scheme, or neither netstack nor an installed distribution provides it.
     """
+    if not isinstance(url, str):
+        raise ConfigError(f"address {url!r} of type {type(url).__name__}; give it as str, like tcp://127.0.0.1:6121")
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise ConfigError(f"address {url!r} has no scheme; write it like tcp://127.0.0.1:6121")

@@ -177,7 +177,7 @@ class _NumberFormat(RecordFormat):
     def encode(self, record: Any) -> bytes:
         try:
             return self._struct.pack(record)
-        except (struct.error, OverflowError) as error:
+        except (struct.error, OverflowError, TypeError) as error:
             raise _misfit(record, self.name, f"{error}; {self._accepts}") from error
 
     def encode_many(self, records: list[Any]) -> list[bytes]:

@@ -112,6 +112,8 @@ async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = 
         ConfigError: the address is not valid, or its certificates cannot be used.
         OSError: the address cannot be bound; the text names it.
     """
+    if not isinstance(address, str):
+        raise ConfigError(f"metrics_address={address!r}; give it as str, such as '127.0.0.1:9249'")
     place, certificates = address, None
     if address.startswith(f"{PREFIX}tcp://"):
         inner, _, certificates = split_tls(address)

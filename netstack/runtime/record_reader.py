@@ -9,6 +9,7 @@ import abc
 import operator
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 import numpy as np
@@ -49,6 +50,10 @@ is at least this large.
 """
 
 _DATA: Final = DataType.DATA
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
 
 
 class _Reader(ClosingContext):
@@ -264,7 +269,12 @@ class ArrayReader(_Reader):
         check_handle(gate, InputGate, "open_gate")
         if (dtype is None) == (record_bytes is None):
             raise ConfigError("ArrayReader needs either dtype or record_bytes: the width of a record")
-        self._dtype = None if dtype is None else np.dtype(dtype)
+        try:
+            self._dtype = None if dtype is None else np.dtype(dtype)
+        except TypeError as error:
+            raise ConfigError(f"dtype={dtype!r}: {error}; give a numpy dtype, such as '<i8'") from error
+        if record_bytes is not None and not _is_whole(record_bytes):
+            raise ConfigError(f"record_bytes={record_bytes!r}; give the width of a record as int")
         if self._dtype is not None and self._dtype.hasobject:
             raise ConfigError(f"dtype={self._dtype} holds Python objects; give a type of fixed-width elements")
         width = record_bytes if self._dtype is None else self._dtype.itemsize

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import netstack
-from netstack.errors import ErrorCode, RemoteProtocolError
+from netstack.errors import ConfigError, ErrorCode, RemoteProtocolError
 from netstack.events import (
     MAX_EVENT_BYTES,
     Alignment,
@@ -62,6 +62,23 @@ def test_the_longest_events() -> None:
         encode_event(UserEvent("n" * 255, event.payload + b"x"))
     with pytest.raises(ValueError, match="name of 256 bytes"):
         encode_event(UserEvent("é" * 128))
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (CheckpointBarrier("1"), "checkpoint_id='1'.* cannot be sent: .*integer"),  # type: ignore[arg-type]
+        (CheckpointBarrier(2**63), "checkpoint_id=9223372036854775808.* cannot be sent"),
+        (CheckpointBarrier(1, alignment=7), "7 is not a valid Alignment"),  # type: ignore[arg-type]
+        (CancelCheckpointMarker(1.5), "checkpoint_id=1.5.* cannot be sent"),  # type: ignore[arg-type]
+        (UserEvent(5), "the name of a UserEvent is str"),  # type: ignore[arg-type]
+        (UserEvent("a", "text"), "its payload bytes"),  # type: ignore[arg-type]
+        (UserEvent("\ud800"), "surrogates not allowed"),
+    ],
+)
+def test_an_event_that_cannot_be_sent_is_refused(event: Event, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        encode_event(event)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,11 @@ def test_length_counts_bytes_not_characters() -> None:
         partition_id("é" * 128)
 
 
+def test_a_name_can_be_encoded() -> None:
+    with pytest.raises(ConfigError, match="lone surrogate"):
+        partition_id("p\ud800")
+
+
 def test_which_type_is_bounded() -> None:
     assert ResultPartitionType.PIPELINED_BOUNDED.is_bounded
     assert not ResultPartitionType.PIPELINED.is_bounded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from netstack.errors import ConfigError
@@ -22,6 +24,12 @@ def test_a_url_needs_a_scheme(url: str) -> None:
     with pytest.raises(ConfigError, match=r"has no scheme; write it like tcp://127.0.0.1:6121") as caught:
         transport_for(url)
     assert repr(url) in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [None, 5, b"tcp://127.0.0.1:0"])
+def test_a_url_is_text(url: Any) -> None:
+    with pytest.raises(ConfigError, match=r"give it as str, like tcp://127.0.0.1:6121"):
+        transport_for(url)
 
 
 @pytest.mark.parametrize("scheme", ["http", "TCP", ""])

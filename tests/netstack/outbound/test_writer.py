@@ -10,8 +10,8 @@ import pytest
 from record_streams import split_stream
 from writer_stage import SIZE, Refused, Stage
 
-from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
-from netstack.events import DataType, UserEvent
+from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
+from netstack.events import CheckpointBarrier, DataType, UserEvent
 from netstack.outbound.batches import LEND_BYTES, rows_of
 from netstack.outbound.selector import (
     BroadcastSelector,
@@ -70,6 +70,15 @@ def test_counters() -> None:
     statistics = stage.partition.statistics()
     assert (statistics.records, statistics.bytes, statistics.buffers) == (5, 5 * 16, 3)
     assert (statistics.flushes_full, statistics.flushes_event, statistics.events) == (2, 1, 1)
+
+
+def test_a_barrier_that_cannot_be_sent_is_refused_by_its_call_and_harms_no_connection() -> None:
+    stage = Stage()
+    stage.emit(b"a")
+    with pytest.raises(ConfigError, match="cannot be sent"):
+        stage.writer.broadcast_event(CheckpointBarrier("1"))  # type: ignore[arg-type]
+    stage.emit(b"b")
+    assert stage.partition.statistics().events == 0
 
 
 def test_a_record_that_does_not_fit_the_format_writes_nothing() -> None:

@@ -148,6 +148,7 @@ def test_mutable_bytes_are_copied() -> None:
         ("str", b"bytes"),
         ("str", "\ud800"),
         ("int64", 2**63),
+        ("int64", np.array([1])),
         ("int64", -(2**63) - 1),
         pytest.param("int64", 10**5000, id="int64-huge"),
         ("int64", 1.5),

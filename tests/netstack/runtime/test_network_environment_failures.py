@@ -452,6 +452,12 @@ async def test_an_impossible_descriptor_is_refused_and_leaves_the_network_open(
     assert found == [[b"still works"]]
 
 
+@pytest.mark.parametrize("wanted", [ChannelDescriptor("memory://nowhere", "p"), None, 5])
+async def test_a_gate_takes_a_sequence_not_a_descriptor_alone(consumer: NetworkEnvironment, wanted: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a gate takes a sequence of ChannelDescriptors; .* is none"):
+        await consumer.open_gate(wanted)
+
+
 async def test_partitions_of_impossible_names_and_kinds(producer: NetworkEnvironment) -> None:
     wrong: Any = 5
     with pytest.raises(ConfigError, match="partition id 5 of type int; give it as str"):

@@ -410,9 +410,14 @@ def test_settings_of_arrays_that_cannot_work() -> None:
         {"record_bytes": 0},
         {"dtype": "V0"},
         {"record_bytes": -1},
+        {"record_bytes": 1.5},
+        {"record_bytes": "8"},
+        {"record_bytes": True},
     ):
         with pytest.raises(ConfigError, match="record"):
             ArrayReader(gate, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"dtype='number'.*; give a numpy dtype"):
+        ArrayReader(gate, "number")
     with pytest.raises(ConfigError, match="objects"):
         ArrayReader(gate, object)
 
