@@ -274,7 +274,7 @@ class VisitingWriter(Generic[T]):
 
     def _translated(self, error: NetstackError) -> BaseException:
         """Returns the error to raise; if nothing can be written any more, all later calls raise a follow-up error."""
-        if isinstance(error, RecordError) or self._failure is not None:
+        if isinstance(error, RecordError) or self._failure is not None or self._visits.is_forked:
             return error
         inner = self._partition.inner
         if self._visits.is_over or (self._portal.inside.is_closed and inner.engine.failure is None):

@@ -142,6 +142,11 @@ class Visits(trio.abc.Instrument):
         return bool(self._refusal)
 
     @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked from the one in which the loop runs."""
+        return self._refusal is _FORKED
+
+    @property
     def is_mine(self) -> bool:
         """Whether the calling thread is inside; a resident visitor between its calls is not."""
         thread = threading.get_ident()

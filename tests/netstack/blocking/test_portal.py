@@ -181,13 +181,17 @@ import os
 from netstack import LocalProtocolError, blocking
 
 with blocking.open_network("tcp://127.0.0.1:0") as manager:
+    writer = blocking.RecordWriter(manager.create_partition("p", subpartitions=1))
     child = os.fork()
     if child == 0:
-        try:
-            manager.statistics()
-        except LocalProtocolError as error:
-            manager.close()
-            os._exit(7 if "forked" in str(error) else 1)
+        refused = 0
+        for call in (manager.statistics, lambda: writer.emit(b"x"), writer.flush, lambda: writer.emit_nowait(b"x")):
+            try:
+                call()
+            except LocalProtocolError as error:
+                refused += "this process was forked" in str(error)
+        manager.close()
+        os._exit(7 if refused == 4 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     print(manager.statistics().bytes_sent)
 """
