@@ -45,6 +45,10 @@ class Interrupts:
             self._is_pending = False
             raise KeyboardInterrupt
 
+    def postpone(self) -> None:
+        """Defers a KeyboardInterrupt that was caught where its catcher cannot end: the next `leave` raises it."""
+        self._is_pending = True
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         active = [stay for stay in list(self.stays) if stay.is_active]
         for stay in active:

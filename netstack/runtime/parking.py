@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, TypeVar, final
 import trio
 
 from ..wakeup import Signal
+from .interrupts import INTERRUPTS
 from .pump import Pump
 from .spin import Spinner, offer_processor
 from .staying import Stay
@@ -274,9 +275,11 @@ class ThreadParking:
         return float("inf") if self._is_kept else self._moves_on_at
 
     def _relax(self) -> None:
-        self._visits.leave()
         try:
+            self._visits.leave()
             offer_processor()
+        except KeyboardInterrupt:
+            INTERRUPTS.postpone()  # until the coroutine parks, where `_visit` can keep or cancel it
         finally:
             self._visits.enter_again()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ from netstack import (
 )
 from netstack.certificates import make_authority, make_host
 from netstack.runtime import pump
+from netstack.runtime.interrupts import INTERRUPTS
 
 from .conftest import PATIENCE_S, Background, Pair
 from .middlebox import Middlebox
@@ -378,6 +380,21 @@ def test_a_format_that_calls_its_own_task_manager_is_told(pair: Pair) -> None:
     writer.emit(b"12345678")
     with pytest.raises(LocalProtocolError, match="inside another call"):
         reader.next_records(timeout_s=PATIENCE_S)
+
+
+def test_ctrl_c_in_a_call_that_spins_is_raised_when_it_parks(pair: Pair) -> None:
+    partition, gate = pair.join()
+    reader = blocking.RecordReader[bytes](gate)
+    parking, visits = reader._parking, pair.consumer.portal.inside.visits
+    visits.enter(parking.stay)
+    INTERRUPTS._on_signal(signal.SIGINT, None)  # deferred, because this thread is inside
+    parking._relax()  # leaves for a moment
+    with pytest.raises(KeyboardInterrupt):
+        visits.leave()
+    writer = blocking.RecordWriter(partition)
+    writer.emit(b"1")
+    writer.finish()
+    assert list(reader) == [b"1"]
 
 
 INTERRUPTED = """
