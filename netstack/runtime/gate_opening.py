@@ -171,7 +171,9 @@ class GateOpener:
 def checked_descriptors(descriptors: Iterable[ChannelDescriptor]) -> tuple[ChannelDescriptor, ...]:
     """The descriptors of a gate. Raises ConfigError if there are none, or one is not of a channel that could exist."""
     if not isinstance(descriptors, Iterable):
-        raise ConfigError(f"a gate takes a sequence of ChannelDescriptors; put {safe_repr(descriptors)} in a list")
+        raise ConfigError(
+            f"a gate takes a sequence of ChannelDescriptors; {safe_repr(descriptors)} is none: put them in a list"
+        )
     checked = tuple(descriptors)
     if not checked:
         raise ConfigError("a gate needs at least one ChannelDescriptor")

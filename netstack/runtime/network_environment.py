@@ -28,7 +28,7 @@ from ..transport import Listener, transport_for
 from .admission import Admission
 from .authentication import Secret
 from .endpoint import NetworkEndpoint
-from .gate_opening import GateOpener, as_descriptors
+from .gate_opening import GateOpener
 from .handles import InputGate, ResultPartition
 from .handshake import Handshake
 from .kept_partitions import KeptPartitions, KeptTogether
@@ -211,7 +211,7 @@ class NetworkEnvironment:
         Cancellation: nothing stays open; subpartitions that were already requested count as consumed.
         """
         self._check_open()
-        return InputGate(await self._opener.open(as_descriptors(descriptors)))
+        return InputGate(await self._opener.open(descriptors))
 
     def park_reader(self, gate: InputGate, *, most_sockets: int) -> ThreadParking:
         """Returns how a thread that reads a gate waits: at its sockets if possible, otherwise until the loop wakes it.
