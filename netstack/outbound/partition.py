@@ -300,8 +300,14 @@ class ResultPartition:
         """Queues an event behind everything (with priority: in front of it), on every subpartition.
 
         The writer must have finished its open buffers. Never waits: events need no pool buffer.
+
+        Raises:
+            ConfigError: an attribute of the event cannot be sent.
         """
         self.check_writable()
+        data = encode_event(
+            event
+        )  # of a barrier too, which is encoded as it leaves: an error there ends the connection
         data_type = data_type_of(event, priority=priority)
         if self.store is not None and (data_type.blocks_upstream or data_type.has_priority):
             raise LocalProtocolError(
@@ -316,7 +322,6 @@ class ResultPartition:
             for subpartition in self.subpartitions:
                 subpartition.add_barrier(BarrierBuffer(event, data_type, self.host.now))
             return
-        data = encode_event(event)
         for subpartition in self.subpartitions:
             subpartition.add(EventBuffer(data, data_type), is_last=is_last)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigError, LocalProtocolError
-from ..events import Event, encode_event
+from ..events import Event
 from ..record.cells import emitter
 from ..record.formats import RecordFormat, kind_of
 from ..record.framing import (
@@ -253,7 +253,6 @@ class PartitionWriter:
         """
         if not isinstance(event, Event):
             raise ConfigError(f"broadcast_event was given {type_text(event)}; give an event, such as UserEvent('name')")
-        encode_event(event)  # a barrier is encoded only when it leaves, where an error would end the connection
         self.settle()
         self.buffers.finish_all(by_event=True)
         self.partition.broadcast_event(event, priority=priority)

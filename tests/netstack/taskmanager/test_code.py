@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import sys
 import zipfile
@@ -123,6 +124,7 @@ def test_a_shipped_package_is_found_checked_and_replaced_when_nobody_uses_it() -
         shipped.job_left(job)
     put("c", 2)
     assert names.load("shippedjobs:answer", {"shippedjobs"})() == 2
+    importlib.import_module("userjobs.jobs")
     with pytest.raises(ConfigError, match="name of an installed package that this TaskManager has imported"):
         put("d", 3, package="userjobs")
     with pytest.raises(BlobError, match="is damaged: the digest of its 3 bytes does not match"):
