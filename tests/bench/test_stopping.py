@@ -46,7 +46,7 @@ def test_sigterm_leaves_neither_folders_nor_processes(words: str, starter: list[
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, start_new_session=True
     ) as running:
-        while running.poll() is None and not any(scratch.iterdir()):  # it has begun
+        while running.poll() is None and not any(scratch.glob("netstack-*")):  # it has begun; other files are Python's
             pass
         running.send_signal(signal.SIGTERM)
         _, told = running.communicate(timeout=60)
