@@ -337,8 +337,22 @@ def test_children_of_a_killed_parent_end_by_themselves(tmp_path: Path) -> None:
     wait_until_gone(children)
 
 
+def run_program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Runs a main file `mine.py` in a folder."""
+    (folder / "mine.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "mine.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
+    )
+
+
 def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
+    shown = run_program(
+        tmp_path,
         "import netstack\n"
         "from cluster_jobs import three\n"
         "def double(item):\n    return 2 * item\n"
@@ -349,21 +363,14 @@ def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n"
         "    job = netstack.StreamEnvironment('mine')\n"
         "    job.source(three).map(double).sink(Sum, name='sum')\n"
-        "    print(netstack.run_job(job, taskmanagers=1, slots=1).results)\n"
-    )
-    shown = subprocess.run(
-        [sys.executable, "mine.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
+        "    print(netstack.run_job(job, taskmanagers=1, slots=1).results)\n",
     )
     assert (shown.stdout, shown.stderr) == ("{'sum': {0: 6}}\n", "")
 
 
 def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
+    shown = run_program(
+        tmp_path,
         "import os\n"
         "import netstack\n"
         "def read():\n    return [1]\n"
@@ -372,15 +379,7 @@ def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
         "assert os.path.getsize('runs') < 4, 'each process would start others'\n"
         "job = netstack.StreamEnvironment('mine')\n"
         "job.source(read).sink(show)\n"
-        "netstack.run_job(job, taskmanagers=1, slots=1)\n"
-    )
-    shown = subprocess.run(
-        [sys.executable, "mine.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
+        "netstack.run_job(job, taskmanagers=1, slots=1)\n",
     )
     assert shown.returncode == 1
     assert shown.stderr.splitlines()[-1].endswith(
