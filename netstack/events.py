@@ -8,12 +8,12 @@ Events use neither credit nor pool segments. Encoding: one byte for the type, th
 from __future__ import annotations
 
 import enum
-import reprlib
 import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from .errors import ConfigError, ErrorCode, RemoteProtocolError
+from .safe_text import safe_repr
 
 
 class DataType(enum.IntEnum):
@@ -119,9 +119,6 @@ _CANCEL_CHECKPOINT = 4
 _END_OF_DATA = 8
 
 
-_SHORT = reprlib.Repr()
-_SHORT.maxother = 120
-
 MAX_EVENT_BYTES = 16 * 1024
 """The largest event that a receiver accepts (`wire/SPEC.md`, section 2): events cost no credit, so they must be small.
 """
@@ -139,8 +136,8 @@ def encode_event(event: Event) -> bytes:
         raise
     except (struct.error, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{_SHORT.repr(event)} cannot be sent: {error}; the numbers of a barrier are int of 64 bits, the name of a"
-            " UserEvent is str, its payload bytes"
+            f"{safe_repr(event, 120)} cannot be sent: {error}; the numbers of a barrier are int of 64 bits, the name of"
+            " a UserEvent is str, its payload bytes"
         ) from error
 
 

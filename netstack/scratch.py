@@ -18,7 +18,7 @@ from typing import Final
 
 from .errors import NetstackError
 
-LOCK_NAME: Final = "lock"
+_LOCK_NAME: Final = "lock"
 """The file in a folder that its process keeps locked."""
 
 
@@ -70,7 +70,7 @@ def make_locked(path: str) -> int:
     Raises:
         OSError: it cannot be created.
     """
-    name = os.path.join(path, LOCK_NAME)
+    name = os.path.join(path, _LOCK_NAME)
     while True:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -107,7 +107,7 @@ def remove_leftovers(parent: str, prefix: str) -> list[str]:
         folders = [entry.path for entry in entries if entry.name.startswith(prefix)]
     for path in folders:
         try:
-            lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(os.path.join(path, _LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
         except OSError:  # no lock yet, already removed, or of another user
             continue
         try:

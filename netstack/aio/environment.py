@@ -18,7 +18,6 @@ from ..errors import LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType
 from ..runtime import handles
 from ..runtime.authentication import Secret
-from ..runtime.gate_opening import checked_descriptors
 from ..runtime.statistics import NetworkStatistics
 
 
@@ -59,14 +58,13 @@ class NetworkEnvironment:
         """
         portal = self._inner.portal
         manager = portal.inside
-        wanted = checked_descriptors(descriptors)
         opened: list[handles.InputGate] = []
 
         async def open_inside() -> None:
-            opened.append(await manager.open_gate(wanted))
+            opened.append(await manager.open_gate(descriptors))
 
         try:
-            await through(portal, open_inside, f"opening a gate of {len(wanted)} channels")
+            await through(portal, open_inside, "opening a gate")
         except asyncio.CancelledError:
             with contextlib.suppress(LocalProtocolError):  # the network was closed
                 for gate in opened:  # it had opened just before the cancellation

@@ -50,7 +50,7 @@ from .shuffle.command import shuffle
 from .simulate import simulate
 from .spark.commands import exchange, streams
 from .spec import RunSpec, check_segment_size, refuse_below, refuse_unused
-from .stopping import sigterm_is_ctrl_c, stopped_by
+from .stopping import signals_are_ctrl_c, stopped_by
 from .store import Row, Store, StoreError, only_results, read_rows, reason, require_pyarrow
 from .sweep import (
     COMPARISON,
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
 def _run(words: tuple[str, ...], runners: Runners) -> int:
     as_json = "--json" in words
     try:
-        with sigterm_is_ctrl_c(), unwrapped_interrupt():
+        with signals_are_ctrl_c(), unwrapped_interrupt():
             app = _App(runners, words)
             return int(cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app) or 0)
     except click.UsageError as error:

@@ -21,7 +21,7 @@ class _Stopped:
 
 
 @contextlib.contextmanager
-def sigterm_is_ctrl_c() -> Iterator[None]:
+def signals_are_ctrl_c() -> Iterator[None]:
     """Makes SIGTERM and SIGHUP act like Ctrl-C inside the block; does nothing outside of the main thread.
 
     `nohup` ignores SIGHUP, and it stays ignored.

@@ -20,7 +20,6 @@ from ..outbound.statistics import ResultPartitionStatistics
 from ..runtime import handles
 from ..runtime import network_environment as runtime
 from ..runtime.authentication import Secret
-from ..runtime.gate_opening import checked_descriptors
 from ..runtime.interrupts import INTERRUPTS
 from ..runtime.parking import ThreadParking
 from ..runtime.statistics import NetworkStatistics
@@ -161,14 +160,13 @@ class NetworkEnvironment:
                 consumed.
         """
         manager = self.portal.inside
-        wanted = checked_descriptors(descriptors)
         opened: list[handles.InputGate] = []
 
         async def open_inside() -> None:
-            opened.append(await manager.open_gate(wanted))
+            opened.append(await manager.open_gate(descriptors))
 
         try:
-            self.portal.call(open_inside, timeout_s=timeout_s, what=f"opening a gate of {len(wanted)} channels")
+            self.portal.call(open_inside, timeout_s=timeout_s, what="opening a gate")
         except BaseException:
             with contextlib.suppress(LocalProtocolError):  # the network was closed
                 for gate in opened:  # it had opened just before the exception of a signal handler

@@ -305,9 +305,8 @@ class ResultPartition:
             ConfigError: an attribute of the event cannot be sent.
         """
         self.check_writable()
-        data = encode_event(
-            event
-        )  # of a barrier too, which is encoded as it leaves: an error there ends the connection
+        # A barrier too, which is encoded again as it leaves: an error there would end the connection.
+        data = encode_event(event)
         data_type = data_type_of(event, priority=priority)
         if self.store is not None and (data_type.blocks_upstream or data_type.has_priority):
             raise LocalProtocolError(

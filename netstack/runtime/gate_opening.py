@@ -69,7 +69,7 @@ class GateOpener:
 
     async def open(self, descriptors: Sequence[ChannelDescriptor]) -> SingleInputGate:
         """Opens a gate, as `NetworkEnvironment.open_gate` documents."""
-        descriptors = checked_descriptors(descriptors)
+        descriptors = _checked_descriptors(descriptors)
         addresses = {descriptor.address for descriptor in descriptors}
         local = {address for address in addresses if any(is_same_address(mine, address) for mine in self._addresses)}
         is_local = [each.address in local or self._is_sealed_here(each) for each in descriptors]
@@ -168,7 +168,7 @@ class GateOpener:
             channel.announce_buffer_size(start_bytes)
 
 
-def checked_descriptors(descriptors: Iterable[ChannelDescriptor]) -> tuple[ChannelDescriptor, ...]:
+def _checked_descriptors(descriptors: Iterable[ChannelDescriptor]) -> tuple[ChannelDescriptor, ...]:
     """The descriptors of a gate. Raises ConfigError if there are none, or one is not of a channel that could exist."""
     if not isinstance(descriptors, Iterable):
         raise ConfigError(

@@ -15,10 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from .copies import FIXED, copied
 from .fused import Records, Target
-
-_FIXED: Final = frozenset({type(None), bool, int, float, str, bytes})
-"""Immutable types."""
 
 _CHANGED: Final = (dict, list, set, bytearray, np.ndarray)
 
@@ -74,13 +72,13 @@ def _with_copies(target: Target) -> Target:
     push, push_batch = target.push, target.push_batch
 
     def push_copy(record: Any) -> None:
-        push(record if record.__class__ in _FIXED else _copy(record))
+        push(record if record.__class__ in FIXED else _copy(record))
 
     def push_copies(records: Records) -> None:
         if isinstance(records, np.ndarray):
             push_batch(records.copy())
         else:
-            push_batch([record if record.__class__ in _FIXED else _copy(record) for record in records])
+            push_batch([record if record.__class__ in FIXED else _copy(record) for record in records])
 
     return Target(push_copy, push_copies)
 
@@ -88,17 +86,10 @@ def _with_copies(target: Target) -> Target:
 def _copy(record: Any) -> Any:
     """A copy of everything in a record that can be changed in place, unless it cannot be copied."""
     try:
-        return _own(record)
+        return copied(record, _other)
     except (RecursionError, TypeError):
         return record
 
 
-def _own(value: Any) -> Any:
-    kind = value.__class__
-    if kind is dict:
-        return {key: inner if inner.__class__ in _FIXED else _own(inner) for key, inner in value.items()}
-    if kind is list:
-        return [inner if inner.__class__ in _FIXED else _own(inner) for inner in value]
-    if kind is tuple:
-        return tuple([inner if inner.__class__ in _FIXED else _own(inner) for inner in value])
+def _other(value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, _CHANGED) else value

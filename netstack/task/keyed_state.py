@@ -15,9 +15,7 @@ from typing import Any, Final, final
 
 from ..errors import ConfigError
 from ..keygroups import PLAIN_KEYS, canonical_key, original_key
-
-_FIXED: Final = frozenset({type(None), bool, int, float, str, bytes})
-"""Immutable types: a copy of the dict needs no copies of such values."""
+from .copies import FIXED, copied
 
 _NO_DEFAULT: Final = object()
 
@@ -44,7 +42,7 @@ class KeyedState(dict[Any, Any]):
         """
         super().__init__()
         self._make: Callable[[], Any] | None = default if callable(default) else None
-        if self._make is None and type(default) not in _FIXED and type(default) is not tuple:
+        if self._make is None and type(default) not in FIXED and type(default) is not tuple:
             raise ConfigError(
                 f"all keys would share the default value of type {type(default).__name__}; give a function that creates"
                 f" one, such as {type(default).__name__}"
@@ -170,28 +168,21 @@ def stored_state(table: Mapping[Any, Any]) -> dict[Any, Any] | list[list[Any]]:
         A dict if Python's `==` distinguishes all keys, else a list of [key, value].
     """
     if all(form.__class__ in PLAIN_KEYS or original_key(form) is form for form in table):
-        return {key: value if value.__class__ in _FIXED else plain_copy(value) for key, value in table.items()}
+        return {key: value if value.__class__ in FIXED else plain_copy(value) for key, value in table.items()}
     return [[original_key(form), plain_copy(value)] for form, value in table.items()]
 
 
 def plain_copy(value: Any) -> Any:
     """A deep copy of plain data. Data nested too deep to be copied are returned as they are."""
     try:
-        return _copy(value)
+        return copied(value, _other)
     except RecursionError:
         return value
 
 
-def _copy(value: Any) -> Any:
-    kind = type(value)
-    if kind in _FIXED:
-        return value
+def _other(value: Any) -> Any:
     if isinstance(value, MixedKeyedState):
         return value.copy_for_checkpoint()
-    if kind is dict or isinstance(value, Mapping):
-        return {key: inner if inner.__class__ in _FIXED else _copy(inner) for key, inner in value.items()}
-    if kind is list:
-        return [inner if inner.__class__ in _FIXED else _copy(inner) for inner in value]
-    if kind is tuple:
-        return tuple([inner if inner.__class__ in _FIXED else _copy(inner) for inner in value])
+    if isinstance(value, Mapping):
+        return copied(dict(value), _other)
     return bytes(value) if isinstance(value, bytearray | memoryview) else value
