@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import io
+import sys
 from typing import Any, Final
 
 SAFE_CHARACTERS: Final = 200
@@ -50,6 +52,13 @@ def safe_text(text: str, limit: int = SAFE_CHARACTERS) -> str:
     if not head.isprintable():
         head = "".join(each if each.isprintable() else _escaped(each) for each in head)
     return _cut(head, limit)
+
+
+def escape_unencodable() -> None:
+    """Lets standard output and standard error escape what their encoding lacks: a locale may be ASCII or Latin-1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def type_text(value: object) -> str:

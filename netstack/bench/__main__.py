@@ -5,15 +5,14 @@ Importing the commands takes most of a second; Ctrl-C in that time ends with one
 
 from __future__ import annotations
 
-import io
 import sys
+
+from netstack.safe_text import escape_unencodable
 
 
 def main() -> int:
     """Runs the command of `sys.argv` and returns its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files need not be text, and a locale may be ASCII
+    escape_unencodable()
     try:
         from .cli import main as run
     except KeyboardInterrupt:

@@ -50,7 +50,7 @@ from .shuffle.command import shuffle
 from .simulate import simulate
 from .spark.commands import exchange, streams
 from .spec import RunSpec, check_segment_size, refuse_below, refuse_unused
-from .stopping import signals_are_ctrl_c, stopped_by
+from .stopping import kept_at_interrupt, signals_are_ctrl_c, stopped_by, unwrapped_interrupt
 from .store import Row, Store, StoreError, only_results, read_rows, reason, require_pyarrow
 from .sweep import (
     COMPARISON,
@@ -59,11 +59,9 @@ from .sweep import (
     check_stored,
     describe,
     expected_failure,
-    kept_at_interrupt,
     median_result,
     pending,
     run_sweep,
-    unwrapped_interrupt,
     utc_text,
     write_combined_report,
 )

@@ -212,13 +212,18 @@ def table(left: Sequence[str], right: Sequence[str], *, title: str | None = None
 
 
 def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str, Any], Console], None]) -> int:
-    """Prints the result of an experiment, as JSON or with `show`, and its warnings; returns the exit code."""
+    """Prints the result of an experiment, as JSON or with `show`, and its warnings; returns the exit code.
+
+    `stopped` in the result says what ended it early.
+    """
     if as_json:
         print_json(result)
     else:
         show(result, out())
     print_warnings(result, err())
-    return 0 if result.get("delivered", True) else 1
+    if stopped := result.get("stopped"):
+        err().print(f"stopped by {stopped}: the results until then are shown")
+    return 1 if stopped or not result.get("delivered", True) else 0
 
 
 def print_json(document: Mapping[str, Any]) -> None:

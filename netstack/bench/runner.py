@@ -27,8 +27,9 @@ from .pair import Summaries, lead
 from .peers import peer_spec
 from .processes import PhaseLimits, Workers
 from .spec import RunSpec
+from .stopping import kept_at_interrupt
 from .store import flatten
-from .sweep import kept_at_interrupt, median_result
+from .sweep import median_result
 
 if TYPE_CHECKING:
     from .peers.flink import FlinkSession

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final, final
 
@@ -16,7 +16,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @final
-class _Stopped:
+class _Signal:
     by = "Ctrl-C"
 
 
@@ -33,10 +33,10 @@ def signals_are_ctrl_c() -> Iterator[None]:
         return
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        _Stopped.by = signal.Signals(number).name
+        _Signal.by = signal.Signals(number).name
         signal.raise_signal(signal.SIGINT)  # a handler of its own for Ctrl-C (trio's) then handles this too
 
-    _Stopped.by = "Ctrl-C"
+    _Signal.by = "Ctrl-C"
     handled = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN or each is signal.SIGTERM]
     before = {each: signal.signal(each, interrupt) for each in handled}
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -51,6 +51,37 @@ def signals_are_ctrl_c() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+@contextlib.contextmanager
+def unwrapped_interrupt() -> Iterator[None]:
+    """Turns a group with a Ctrl-C (as a nursery raises it) into the plain KeyboardInterrupt."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        raise KeyboardInterrupt from group
+
+
+@final
+class Stopped:
+    """Whether a block was stopped: `by` is then that of `stopped_by`, else None."""
+
+    by: str | None = None
+
+
+@contextlib.contextmanager
+def kept_at_interrupt(has_results: Callable[[], bool]) -> Iterator[Stopped]:
+    """Ends the block at Ctrl-C, which is raised only if nothing has been measured."""
+    stopped = Stopped()
+    try:
+        with unwrapped_interrupt():
+            yield stopped
+    except KeyboardInterrupt:
+        if not has_results():
+            raise
+        stopped.by = stopped_by()
+
+
 def stopped_by() -> str:
     """`Ctrl-C`, `SIGTERM` or `SIGHUP`, for messages."""
-    return _Stopped.by
+    return _Signal.by

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from .histogram import Histogram
 from .processes import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .spec import RunSpec
+from .stopping import unwrapped_interrupt
 from .store import Row, Store, StoreError, arrow_table, flatten, read_sweep, require_pyarrow, write_file
 from .words import distinct_warnings
 
@@ -265,28 +265,6 @@ def describe(error: BaseException) -> str:
     """One line with the kind and text of an error."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-@contextmanager
-def unwrapped_interrupt() -> Iterator[None]:
-    """Turns a group with a Ctrl-C (as a nursery raises it) into the plain KeyboardInterrupt."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        if group.subgroup(KeyboardInterrupt) is None:
-            raise
-        raise KeyboardInterrupt from group
-
-
-@contextmanager
-def kept_at_interrupt(has_results: Callable[[], bool]) -> Iterator[None]:
-    """Ends the block at Ctrl-C, which is raised only if nothing has been measured."""
-    try:
-        with unwrapped_interrupt():
-            yield
-    except KeyboardInterrupt:
-        if not has_results():
-            raise
 
 
 def _undelivered(warnings: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ import click
 
 from .. import build
 from ..errors import ConfigError, NetstackError
+from ..safe_text import escape_unencodable
 from ..version import __version__
 from .json_document import print_document
 
@@ -86,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 or 2.
     """
+    if arguments is None:
+        escape_unencodable()
     words = sys.argv[1:] if arguments is None else list(arguments)
     as_json = not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words)
     try:

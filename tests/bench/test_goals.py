@@ -180,7 +180,7 @@ def test_a_measurement_with_several_batch_sizes_counts_the_fastest(monkeypatch: 
     rates = {100: 1.0, 200: 3.0, 300: 2.0}
     monkeypatch.setattr(measure_module, "run_once", lambda spec, **_: {"records_per_s": rates[spec.batch_records]})
     flight = Measured(RunSpec(emit="arrow"), "flight", batch_sizes=(100, 200, 300))
-    rounds = measure_module.measure([flight], BUILDS, 1, 1.0, lambda text: None)
+    rounds, _ = measure_module.measure([flight], BUILDS, 1, 1.0, lambda text: None)
     assert rounds[flight, ""][0] == {"records_per_s": 3.0}
 
 
@@ -203,6 +203,26 @@ def test_a_run_that_lost_a_record_counts_in_no_figure_and_fails_the_command(
     assert found["delivered"] is False
     assert "round 2, run, netstack python: not delivered: delivery: record 7 was lost" in printed.err
     assert "failed: run, netstack python: 1 of 3 rounds" in printed.err
+
+
+def test_complete_rounds_count_after_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = iter(range(100))
+
+    def run_once(*_: Any, **__: Any) -> dict[str, Any]:
+        if next(calls) == 5:
+            raise KeyboardInterrupt
+        return {**result(1e6), "delivered": True}
+
+    monkeypatch.setattr(measure_module, "run_once", run_once)
+    words = ("--only", "`async for`: pyzmq", "--build", "python", "--repeats", "9", "--json")
+    assert main(["goals", *words]) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert (found["repeats"], found["rows"][0]["builds"]["python"]["figure"]) == (2, 1.0)
+    assert printed.err.endswith("stopped by Ctrl-C after 2 of 9 rounds\n")
+    assert "failed" not in printed.err
 
 
 def test_bytewax_is_timed_from_when_both_processes_read_until_both_have_their_counts(

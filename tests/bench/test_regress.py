@@ -24,8 +24,11 @@ class Machine:
         self.ours = 1.0
         self.rng = random.Random(5)
         self.fails = False
+        self.made: int | None = None
 
-    def measure(self, wanted: list[Measured], builds: list[str], repeats: int, seconds: float, tell: Any) -> Rounds:
+    def measure(
+        self, wanted: list[Measured], builds: list[str], repeats: int, seconds: float, tell: Any
+    ) -> tuple[Rounds, int]:
         found: Rounds = {}
         for number in range(repeats):
             drift = self.rng.uniform(0.3, 3.0)
@@ -38,7 +41,7 @@ class Machine:
                         "records_per_s": rate,
                         "latency_us": {"p50": 1e8 / rate},
                     }
-        return found
+        return found, repeats if self.made is None else self.made
 
 
 @pytest.fixture
@@ -107,16 +110,24 @@ def test_what_cannot_be_measured_makes_no_baseline(
     assert "no row contains it" in main_error(capsys, ["regress", "--only", "nothing like it"])
 
 
+def test_a_run_that_ctrl_c_ended_is_no_baseline(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    machine.made = 4
+    assert "after 4 of 5 rounds: nothing is compared" in regress(capsys, tmp_path, code=1)["error"]
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_round_that_failed_is_told_and_fails_a_check(
     machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     regress(capsys, tmp_path)
 
-    def measure(*arguments: Any) -> Rounds:
-        found = machine.measure(*arguments)
+    def measure(*arguments: Any) -> tuple[Rounds, int]:
+        found, made = machine.measure(*arguments)
         key = next(key for key in found if key[1])
         del found[key][0]
-        return found
+        return found, made
 
     monkeypatch.setattr(module, "measure", measure)
     (failed,) = regress(capsys, tmp_path, "--fail-on", "worse", code=1)["failed"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from netstack.bench.cli import main
 from netstack.bench.endpoints import PARTITION, config_of, descriptors_of
+from netstack.bench.scale import command
 from netstack.bench.scale.command import CHANNELS, CONNECTIONS, ScaleSpec, print_scale
 from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
@@ -73,6 +75,21 @@ def test_a_failed_point_is_a_row() -> None:
     assert "2 M" in text
     assert "61.2" in text
     assert "failed" in text
+
+
+def test_points_until_ctrl_c_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def pair(_spec: object, _emit: str, settings: dict[str, int]) -> dict[str, Any]:
+        if settings["channels"] > 1:
+            raise KeyboardInterrupt
+        return {"delivered": True, "records_per_s": 1e6}
+
+    monkeypatch.setattr(command, "_pair", pair)
+    assert main(["scale", "--json"]) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert [len(found[axis]) for axis in command.AXES] == [1, 0, 0]
+    assert found["stopped"] == "Ctrl-C"
+    assert "stopped by Ctrl-C: the results until then are shown" in printed.err
 
 
 @pytest.mark.long

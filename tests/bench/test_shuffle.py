@@ -102,6 +102,25 @@ def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "NO" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_shuffles_until_ctrl_c_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    once = measure._run
+    calls = iter((once, None))
+
+    async def run(*settings: Any) -> dict[str, Any]:
+        if (run_shuffle := next(calls)) is None:
+            raise KeyboardInterrupt
+        return await run_shuffle(*settings)
+
+    monkeypatch.setattr(measure, "_run", run)
+    words = ["--bytes", "1MiB", "--repeats", "2", "--mode", "blocking", "--compression", "none", "--no-half", "--json"]
+    assert main(["shuffle", *words]) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert ([len(runs) for runs in found["modes"].values()], found["stopped"]) == ([1], "Ctrl-C")
+    assert "stopped by Ctrl-C: the results until then are shown" in printed.err
+
+
 def test_pipelined_stages_without_slots_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """The job would wait for slots that never come."""
     assert main(["shuffle", "--consumers", "5", "--slots", "1"]) == 2

@@ -28,7 +28,7 @@ from netstack.scratch import scratch_folder
 from ..pacing import clock_ns
 from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
-from ..sweep import kept_at_interrupt
+from ..stopping import kept_at_interrupt
 from .figures import Completed, Point, Stretch, point
 from .operators import SINK, SOURCE, TAKEN, job
 from .spec import SINKS, WARM_UP_S, CheckpointsSpec, Mode

@@ -24,6 +24,7 @@ from .. import console
 from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import Interval
+from ..stopping import stopped_by
 from .measure import Rounds, failures, figures, measure, medians, values_of
 from .rows import BUILDS, Row, installed, measured_once, rows_with
 
@@ -55,27 +56,31 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
         raise ConfigError(f"netstack runs {build.describe()}: run `make compiled`, or give --build python")
     wanted = measured_once(rows)
     began = time.monotonic()
-    rounds = measure(wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False))
+    rounds, made = measure(
+        wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False)
+    )
     measured = medians(rounds)
     taken_s = time.monotonic() - began
     documents = [row_document(row, rounds) for row in rows]
-    failed = failures(rounds, repeats)
+    failed = failures(rounds, made)
     controls = {str(result["congestion_control"]) for result in measured.values() if result.get("congestion_control")}
     if as_json:
         results = [
             {"engine": each.engine, "job": each.job, "taskmanagers": each.taskmanagers, "build": kind, **result}
             for (each, kind), result in measured.items()
         ]
-        head = {"rows": documents, "repeats": repeats, "seconds": seconds, "taken_s": taken_s, "delivered": not failed}
+        head = {"rows": documents, "repeats": made, "seconds": seconds, "taken_s": taken_s, "delivered": not failed}
         console.print_json({**head, "results": results, "host": host_facts(), "version": version()})
     else:
-        spent = f"rounds: {repeats}, 95 % ranges of their ratios, {taken_s:.0f} s in all"
+        spent = f"rounds: {made}, 95 % ranges of their ratios, {taken_s:.0f} s in all"
         control = f"all TCP under the system's {' and '.join(sorted(controls))}"
         remark = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}, {spent}, {control}"
         click.echo(markdown(documents, remark))
     for name in failed:
         errors.print(f"[red]failed:[/] {escape(name)}, which do not count", soft_wrap=True)
-    return 1 if failed else 0
+    if made < repeats:
+        errors.print(f"stopped by {stopped_by()} after {made} of {repeats} rounds")
+    return 1 if failed or made < repeats else 0
 
 
 def row_document(row: Row, rounds: Rounds) -> dict[str, Any]:

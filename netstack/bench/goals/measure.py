@@ -23,6 +23,7 @@ from ..peers.flink import FlinkSession
 from ..processes import MeasurementFailed
 from ..runner import run_once
 from ..spec import RunSpec
+from ..stopping import kept_at_interrupt
 from ..sweep import median_result
 from ..taskmanagers import local_taskmanagers
 from .jobs import measure_job
@@ -45,15 +46,17 @@ Rounds = dict[Key, dict[int, dict[str, Any]]]
 
 def measure(
     wanted: Sequence[Measured], builds: Sequence[str], repeats: int, seconds: float, report: Callable[[str], None]
-) -> Rounds:
+) -> tuple[Rounds, int]:
     """Measures everything `repeats` times, round after round, every other round in the opposite order.
 
     Returns:
-        What each measurement gave in which round; nothing for a round in which it failed.
+        What each measurement gave in which round, nothing for a round in which it failed; the number of rounds. Ctrl-C
+        keeps the rounds that are complete, and is raised if there are none.
     """
     keys = [(each, build) for each in wanted for build in each.builds if not build or build in builds]
     rounds: Rounds = {key: {} for key in keys}
-    with contextlib.ExitStack() as stack:
+    made = 0
+    with kept_at_interrupt(lambda: made > 0), contextlib.ExitStack() as stack:
         flink = _Flink(stack)
         for number in range(repeats):
             began_s = time.monotonic()
@@ -68,7 +71,9 @@ def measure(
                 except NetstackError as error:
                     report(f"round {number + 1}, {each.job or 'run'}, {each.engine} {build}: {error}")
             report(f"round {number + 1} of {repeats} took {time.monotonic() - began_s:.0f} s")
-    return rounds
+            made = number + 1
+    kept = {key: {number: each for number, each in results.items() if number < made} for key, results in rounds.items()}
+    return kept, made
 
 
 def failures(rounds: Rounds, repeats: int) -> list[str]:

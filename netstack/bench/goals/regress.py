@@ -22,7 +22,7 @@ from rich.table import Table
 
 from netstack import build
 from netstack.cli.values import COUNT, NUMBER
-from netstack.errors import ConfigError
+from netstack.errors import ConfigError, NetstackError
 from netstack.units import three_digits
 
 from .. import console
@@ -30,6 +30,7 @@ from ..compare import LEAST_CHANGE
 from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
+from ..stopping import stopped_by
 from ..store import reason, replace_file
 from .measure import failures, figures, measure
 from .rows import BUILDS, Row, installed, measured_once, rows_with
@@ -110,9 +111,13 @@ def regress(
     if stored is None:
         check_writable(baseline)
     builds = BUILDS if build.kind == "compiled" else ("python",)
-    rounds = measure(
+    rounds, made = measure(
         measured_once(rows), builds, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False)
     )
+    if made < repeats:
+        raise NetstackError(
+            f"stopped by {stopped_by()} after {made} of {repeats} rounds: nothing is compared, no baseline is written"
+        )
     now = {f"{row.text} [{kind}]": values for row in rows for kind in builds if (values := figures(row, kind, rounds))}
     if not now:
         raise ConfigError("nothing could be measured; what failed stands above")
@@ -131,7 +136,7 @@ def regress(
                 f"[yellow]warning:[/] in the baseline, but not measured now: {escape(missing[0])}{rest}", soft_wrap=True
             )
     worse = [change for change in changes if change.verdict == "worse"]
-    failed = failures(rounds, repeats)
+    failed = failures(rounds, made)
     if as_json:
         console.print_json(
             {

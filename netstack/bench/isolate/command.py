@@ -15,8 +15,7 @@ from netstack.units import parse_amount
 from .. import console
 from ..experiment import ResultFolder, output_flag
 from ..flags import flag, flag_of, flags, gate_flags, json_flag, record_bytes_flag
-from ..stopping import stopped_by
-from ..sweep import kept_at_interrupt
+from ..stopping import kept_at_interrupt, stopped_by
 from .measure import expected_s, measure
 from .page import build_page
 from .spec import IsolateSpec

@@ -25,9 +25,8 @@ from ..report.answers import stored_answers
 from ..report.points import Analysis
 from ..runners import Runners
 from ..spec import Emit, RunSpec, constants_of, refuse_below
-from ..stopping import stopped_by
+from ..stopping import kept_at_interrupt
 from ..store import StoreError, only_results, read_rows
-from ..sweep import kept_at_interrupt
 from ..words import distinct_warnings
 from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of, spec_of
@@ -150,13 +149,11 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[di
     spec, measurer, ends = _measurer(runners, settings)
     has_time = lambda: time.monotonic() < ends  # noqa: E731
     search = Search(measurer, goal, has_time=has_time)
-    is_stopped = True
-    with kept_at_interrupt(lambda: search.answer() is not None):
+    with kept_at_interrupt(lambda: search.answer() is not None) as stopped:
         measurer.size_buffers(has_time)
         search.run()
-        is_stopped = False
-    if is_stopped:
-        console.err().print(f"stopped by {stopped_by()}: the answer rests on the runs until then", soft_wrap=True)
+    if stopped.by:
+        console.err().print(f"stopped by {stopped.by}: the answer rests on the runs until then", soft_wrap=True)
     result = search.answer()
     if result is None:
         raise ConfigError("--budget: there is no time for one repeat; give a longer one")

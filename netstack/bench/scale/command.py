@@ -23,6 +23,7 @@ from ..mesh.coordinator import run_over_hosts
 from ..mesh.spec import MeshSpec
 from ..runner import run_once
 from ..spec import Emit, RunSpec, Settings, refuse_below
+from ..stopping import kept_at_interrupt
 from ..taskmanagers import local_taskmanagers
 
 CHANNELS: Final = (1, 10, 100, 1_000, 10_000)
@@ -68,22 +69,19 @@ class ScaleSpec(Settings):
 
 def measure(spec: ScaleSpec, on_step: OnStep) -> dict[str, Any]:
     """Measures every point once and returns the document; a point that fails is a row with its error."""
-    rows_by_axis: dict[str, Rows] = {}
-    for axis in spec.axes:
-        rows = rows_by_axis[axis] = []
-        for emit in spec.emits:
-            for settings in _points(spec, axis):
-                on_step(f"{axis}, by {emit}: {', '.join(f'{name} {value}' for name, value in settings.items())}")
-                row: dict[str, Any] = {"emit": emit, **settings}
-                try:
-                    row |= (
-                        _all_to_all(spec, emit, **settings) if axis == "taskmanagers" else _pair(spec, emit, settings)
-                    )
-                except NetstackError as error:
-                    row |= {"error": str(error), "delivered": False}
-                rows.append(row)
+    rows_by_axis: dict[str, Rows] = {axis: [] for axis in spec.axes}
+    points = [(axis, emit, settings) for axis in spec.axes for emit in spec.emits for settings in _points(spec, axis)]
+    with kept_at_interrupt(lambda: any(rows_by_axis.values())) as stopped:
+        for axis, emit, settings in points:
+            on_step(f"{axis}, by {emit}: {', '.join(f'{name} {value}' for name, value in settings.items())}")
+            row: dict[str, Any] = {"emit": emit, **settings}
+            try:
+                row |= _all_to_all(spec, emit, **settings) if axis == "taskmanagers" else _pair(spec, emit, settings)
+            except NetstackError as error:
+                row |= {"error": str(error), "delivered": False}
+            rows_by_axis[axis].append(row)
     delivered = all(row["delivered"] for rows in rows_by_axis.values() for row in rows)
-    return with_facts(spec, {**rows_by_axis, "delivered": delivered})
+    return with_facts(spec, {**rows_by_axis, "delivered": delivered, "stopped": stopped.by})
 
 
 def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:

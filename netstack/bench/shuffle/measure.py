@@ -21,6 +21,7 @@ from netstack.scratch import scratch_folder
 
 from ..experiment import with_facts
 from ..spec import Settings, refuse_below
+from ..stopping import kept_at_interrupt
 from . import spark_peer
 from .rows import BATCH_ROWS, ROW_BYTES, expected, shuffle_job
 
@@ -122,14 +123,15 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
             if spark is not None:
                 progress("pyspark warms up")
                 spark_peer.run(spark, **{**shape, "batches": 1})
-            for repeat in range(spec.repeats):
-                for variant in variants(spec):
-                    label = variant.label(spec)
-                    progress(f"{label} {repeat + 1}/{spec.repeats}")
-                    add(label, trio.run(_run, variant, shape, spec, Path(folder)))
-                if spark is not None:
-                    progress(f"pyspark {repeat + 1}/{spec.repeats}")
-                    add("pyspark", _with_spark(spark, shape))
+            with kept_at_interrupt(lambda: bool(by_key)) as stopped:
+                for repeat in range(spec.repeats):
+                    for variant in variants(spec):
+                        label = variant.label(spec)
+                        progress(f"{label} {repeat + 1}/{spec.repeats}")
+                        add(label, trio.run(_run, variant, shape, spec, Path(folder)))
+                    if spark is not None:
+                        progress(f"pyspark {repeat + 1}/{spec.repeats}")
+                        add("pyspark", _with_spark(spark, shape))
         finally:
             os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
     figures = {
@@ -139,6 +141,7 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
         "disk": disk,
         "modes": by_key,
         "delivered": all(run["delivered"] for runs in by_key.values() for run in runs),
+        "stopped": stopped.by,
     }
     return with_facts(spec, figures)
 

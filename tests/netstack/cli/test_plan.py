@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,18 @@ def test_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert shown.out.startswith("word count: 4 chains of 5 operators, 10 tasks, 4 slots\n")
     assert not shown.err
+
+
+def test_a_picture_where_the_locale_lacks_its_characters() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "netstack.cli", "plan", EXAMPLE],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "word count: 4 chains" in done.stdout
 
 
 def test_a_flag_without_its_value_points_to_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
