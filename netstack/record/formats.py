@@ -16,6 +16,7 @@ import abc
 import reprlib
 import struct
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
@@ -207,12 +208,27 @@ class Int64Format(_NumberFormat):
 
 @final
 class Float64Format(_NumberFormat):
-    """IEEE 754 double precision, eight bytes, little-endian; a NaN keeps its bits where the machine allows it."""
+    """IEEE 754 double precision, eight bytes, little-endian; a NaN keeps its bits where the machine allows it.
+
+    An int is refused if it would be rounded.
+    """
 
     name = "float64"
     numpy_dtype = np.dtype("<f8")
     _struct = struct.Struct("<d")
     _accepts = "emit a float"
+
+    def encode(self, record: Any) -> bytes:
+        """Encodes a number."""
+        payload = super().encode(record)
+        if isinstance(record, Integral) and int(record) != self._struct.unpack(payload)[0]:
+            raise _misfit(record, self.name, "it would be rounded; emit a float, or choose int64")
+        return payload
+
+    def encode_many(self, records: list[Any]) -> list[bytes]:
+        """Encodes the numbers."""
+        is_plain = {float}.issuperset(map(type, records))
+        return super().encode_many(records) if is_plain else [*map(self.encode, records)]
 
 
 @final

@@ -84,10 +84,13 @@ def test_formats_that_read_and_write_lists() -> None:
     assert unchanging == ["str", "int64", "float64"], "others may change while they are staged"
 
 
-@pytest.mark.parametrize(("name", "bad"), [("str", 3), ("str", "\ud800"), ("int64", 1 << 63), ("float64", "1")])
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [("str", 3), ("str", "\ud800"), ("int64", 1 << 63), ("float64", "1"), ("float64", 2**53 + 1)],
+)
 def test_a_list_with_a_record_that_does_not_fit_is_refused(name: str, bad: object) -> None:
     good = {"str": "word", "int64": 1, "float64": 1.0}[name]
-    with pytest.raises((TypeError, UnicodeEncodeError, struct.error)):
+    with pytest.raises((TypeError, UnicodeEncodeError, struct.error, RecordError)):
         format_named(name).encode_many([good, bad])  # type: ignore[attr-defined]
 
 
@@ -155,6 +158,8 @@ def test_mutable_bytes_are_copied() -> None:
         ("int64", "1"),
         ("float64", "1.0"),
         ("float64", 10**400),
+        ("float64", 2**53 + 1),
+        ("float64", np.int64(2**53 + 1)),
         ("msgpack", 2**64),
         ("msgpack", object()),
         ("msgpack", {1, 2}),
