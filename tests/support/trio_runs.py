@@ -8,9 +8,10 @@ is a plain one, which calls `run_virtual` for each example.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, final
 
 import trio
 from trio.abc import Clock, Instrument
@@ -23,6 +24,9 @@ FOR_EVER_S: Final = 1e9
 
 PATIENCE_S: Final = 60
 """Of real time."""
+
+REAL_S: Final = 600
+"""Of real time, for a test in virtual time: one that never waits moves no clock, and would fill the memory."""
 
 THREAD_TURN_S: Final = 0.0005
 """How long virtual time rests while a thread works, before it looks again."""
@@ -49,13 +53,28 @@ def virtual_clock(autojump_threshold_s: float = 0.0) -> MockClock:
     return clock
 
 
+@final
+class _RealLimit(Instrument):
+    """Ends a test by its own limit when `REAL_S` are over, at its next checkpoint."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+        self._ends_at = time.monotonic() + REAL_S
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Called in each round of the event loop."""
+        if time.monotonic() > self._ends_at:
+            self._scope.deadline = -math.inf
+
+
 def run_limited(
     test: Callable[[], Awaitable[Any]], *, clock: Clock | None = None, instruments: Sequence[Instrument] = ()
 ) -> Any:
     """Runs a test and its fixtures as `trio.run` does; one that would hang fails, in virtual time at once."""
 
     async def main() -> Any:
-        with trio.fail_after(PATIENCE_S if clock is None else FOR_EVER_S):
+        with trio.fail_after(PATIENCE_S if clock is None else FOR_EVER_S) as scope:
+            trio.lowlevel.add_instrument(_RealLimit(scope))
             return await test()
 
     return trio.run(main, clock=clock, instruments=instruments)
