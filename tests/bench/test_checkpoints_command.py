@@ -135,6 +135,14 @@ def test_a_folder_that_cannot_be_made_is_bad_usage(
     assert measured == []
 
 
+def test_figures_are_printed_though_their_page_cannot_be_written(
+    measured: list[CheckpointsSpec], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints.json").mkdir()
+    assert main(["checkpoints", "--json", "--output", str(tmp_path)]) == 1
+    assert "modes" in json.loads(capsys.readouterr().out)
+
+
 # ----------------------------------------------------------------------------------------------------------- processes
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from netstack.bench.grid import Grid, expected_seconds, run_kind
+from netstack.bench.spec import RunSpec
 from netstack.errors import ConfigError
 
 
@@ -70,6 +71,19 @@ def test_buffers_and_round_trips_are_axes() -> None:
     assert str(far).endswith(f"0 + {far.spec.floating_buffers} buffers, round trip 10ms")
 
 
+def test_a_point_without_checkpoints_is_measured_once_whatever_their_intervals() -> None:
+    grid = Grid(
+        timeouts_s=(0.1,),
+        record_sizes=(8,),
+        channels=(1,),
+        checkpoints=("none", "aligned"),
+        checkpoint_intervals_s=(2.0, 3.0),
+        latency_seconds=0,
+    )
+    found = sorted((run.spec.checkpoints, run.spec.checkpoint_interval_s) for run in grid.plan())
+    assert found == [("aligned", 2.0), ("aligned", 3.0), ("none", RunSpec().checkpoint_interval_s)]
+
+
 def test_a_grid_takes_its_own_settings_and_hands_on_the_others() -> None:
     grid = Grid.of({"channels": (3,), "seconds": 0.5, "emit": "batch", "credit": False})
     assert grid == Grid(channels=(3,), seconds=0.5, common={"emit": "batch", "credit": False})
@@ -87,9 +101,10 @@ def test_a_grid_takes_its_own_settings_and_hands_on_the_others() -> None:
         ({"floating_buffers": ()}, "--floating-buffers"),
         ({"round_trips_s": ()}, "--round-trip"),
         ({"repeats": 0}, "--repeats"),
+        ({"repeats": 100_001}, "--repeats 100001: the maximum is 100000"),
     ],
 )
-def test_an_empty_grid_is_refused_by_name(settings: dict[str, object], named: str) -> None:
+def test_a_grid_that_is_empty_or_endless_is_refused_by_name(settings: dict[str, object], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         Grid(**settings)  # type: ignore[arg-type]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from netstack.bench.stopping import signals_are_ctrl_c
 from netstack.errors import NetstackError
 from netstack.scratch import scratch_folder
 
@@ -55,6 +56,15 @@ def test_sigterm_leaves_neither_folders_nor_processes(words: str, starter: list[
     assert b"Traceback" not in told
     assert list(scratch.iterdir()) == []
     assert processes_of_session(running.pid) == []
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_are_ctrl_c():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_full_disk_is_told_with_its_folder(tmp_path: Path) -> None:
