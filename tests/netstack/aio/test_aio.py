@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -155,13 +156,21 @@ async def test_nothing_overtakes_a_batch_whose_call_was_cancelled() -> None:
 
 
 @in_asyncio
-async def test_a_gate_that_opens_while_its_call_is_cancelled_is_closed() -> None:
+async def test_a_gate_that_opens_while_its_call_is_cancelled_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair() as (producer, consumer):
         producer.create_partition("words", subpartitions=1)
+        manager = consumer._inner.portal.inside
+        open_gate, is_open = manager.open_gate, threading.Event()
+
+        async def open_and_tell(descriptors: Any) -> Any:
+            gate = await open_gate(descriptors)
+            is_open.set()
+            return gate
+
+        monkeypatch.setattr(manager, "open_gate", open_and_tell)
         opening = asyncio.create_task(consumer.open_gate([ChannelDescriptor(producer.address, "words")]))
         await asyncio.sleep(0)
-        while not consumer.statistics().gates:
-            pass  # asyncio does not hear of it before the cancellation
+        assert is_open.wait(10.0)  # asyncio does not hear of it before the cancellation
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening

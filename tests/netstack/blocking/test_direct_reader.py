@@ -388,9 +388,13 @@ def test_ctrl_c_in_a_call_that_spins_is_raised_when_it_parks(pair: Pair) -> None
     parking, visits = reader._parking, pair.consumer.portal.inside.visits
     visits.enter(parking.stay)
     INTERRUPTS._on_signal(signal.SIGINT, None)  # deferred, because this thread is inside
-    parking._relax()  # leaves for a moment
-    with pytest.raises(KeyboardInterrupt):
-        visits.leave()
+    raised = []
+    for step in (parking._relax, visits.leave):  # the first leaves for a moment
+        try:
+            step()
+        except KeyboardInterrupt:  # anywhere else it would end the tests
+            raised.append(step)
+    assert raised == [visits.leave]
     writer = blocking.RecordWriter(partition)
     writer.emit(b"1")
     writer.finish()

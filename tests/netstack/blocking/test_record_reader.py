@@ -53,6 +53,7 @@ def test_a_with_block_closes_readers_and_gates_and_warns_of_what_was_not_read(pa
     with pytest.warns(UnreadRecordsWarning, match="left 1 of 1 channels that have not ended"), begin():
         pass
     with blocking.RecordReader(begin(), format="int64") as reader:
+        assert next(iter(reader)) == 0
         reader.close()  # stopping early on purpose
     with pytest.raises(ZeroDivisionError), blocking.RecordReader(begin(), format="int64"):
         raise ZeroDivisionError  # an error is no mistake of the reader

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 import trio
@@ -203,8 +204,10 @@ async def test_a_host_that_is_none(host: str) -> None:
             pass
 
 
-@pytest.mark.parametrize("address", ["", "9249", "127.0.0.1", ":9249", "127.0.0.1:x", "127.0.0.1:99999", "a:1/metrics"])
-async def test_an_address_that_is_none(address: str) -> None:
+@pytest.mark.parametrize(
+    "address", ["", "9249", "127.0.0.1", ":9249", "127.0.0.1:x", "127.0.0.1:99999", "a:1/metrics", 9249, b"a:1"]
+)
+async def test_an_address_that_is_none(address: Any) -> None:
     with pytest.raises(ConfigError, match="metrics_address"):
         async with open_network(url(), CONFIG, metrics_address=address):
             pass
