@@ -331,6 +331,11 @@ async def test_a_job_begins_anew_in_the_folder_of_an_earlier_job_also_after_a_re
         tm.store(1, folder)
         await tm.until(lambda: tm.completed() == [1])
         await user.ask("cancel", job_id=earlier)
+        ends = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.finish()
+        await user.ask("wait", job_id=ends)
+        assert complete_ids(folder) == [1], "the end of a job removes its own"
         await user.ask("submit", document=document(job))
         await tm.until(lambda: len(tm.tasks) == 4)
     assert complete_ids(folder) == [1]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from netstack.config import MIB, NetworkConfig
 from netstack.errors import ConfigError
+from netstack.jobmanager import local
+from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.local import MEMORY_BYTES, memory_for, run_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -22,6 +26,15 @@ def test_a_job_that_needs_more_slots_is_refused_at_once() -> None:
         ConfigError, match="taskmanagers=1, slots=2: job 'wide' needs 3 slots at once, but 1 TaskManager"
     ):
         run_job(wide(3), taskmanagers=1, slots=2)
+
+
+def test_a_run_does_not_continue_what_an_earlier_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cluster(*, jobmanager: JobManagerConfig, **_: object) -> NoReturn:
+        raise ConfigError(f"takes up jobs: {jobmanager.takes_up_jobs}")
+
+    monkeypatch.setattr(local, "open_local_cluster", cluster)
+    with pytest.raises(ConfigError, match="takes up jobs: False"):
+        run_job(wide(1))
 
 
 def test_a_job_gets_the_memory_that_it_requires() -> None:

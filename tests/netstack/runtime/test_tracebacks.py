@@ -192,6 +192,7 @@ def test_the_place_of_a_librarys_error_is_the_line_that_called_it(tmp_path: Path
     exec(compile("def f(x): raise ValueError", installed, "exec"), names := {})
     error = caught(names["f"], 1)
     assert error.__traceback__ is not None
+    assert raised_at(describe(error)) == f"{HERE}:{error.__traceback__.tb_lineno}"
     error.__traceback__ = error.__traceback__.tb_next  # nothing but the library's own frame
     assert raised_at(describe(error)) == "installed.py:1"
 
