@@ -35,23 +35,23 @@ def test_one_reader_gets_the_record_itself() -> None:
 def test_operators_get_copies_of_what_can_be_changed() -> None:
     edge, one, two, three = readers(4)
     target = joined([edge.target], [one.target, two.target, three.target])
-    records: list[Any] = [
+    changed: list[Any] = [
         {"a": [1, {2}]},
         Counter("ab"),
         bytearray(b"x"),
         (1, [2]),
         np.arange(3),
-        "text",
-        object(),
         {"lock": iter([])},
     ]
+    shared: list[Any] = ["text", object(), [{(each for each in ())}]]  # nobody can copy a generator in a set
+    records = [*changed, *shared]
     for record in records:
         target.push(record)
     target.push_batch(records)
     for reader in (edge, one, two, three):
         assert [*map(repr, reader.records)] == [*map(repr, [*records, *records])]
-    for index, record in enumerate(records):
-        is_shared = isinstance(record, str) or type(record) is object
+    for index, record in enumerate([*records, *records]):
+        is_shared = any(record is each for each in shared)
         assert (one.records[index] is record) == is_shared
         assert (one.records[index] is two.records[index]) == is_shared
         assert three.records[index] is record
@@ -64,7 +64,6 @@ def test_no_operator_gets_the_array_that_an_edge_has_staged() -> None:
     kept: list[Any] = []
     stages = Target(kept.append, kept.append)
     joined([stages], [one.target]).push_batch(array)
-    one.records[0] = 9
     assert kept[0] is array
 
     changes = Target(edge.records.append, lambda records: np.add(records, 1, out=records))
