@@ -319,8 +319,16 @@ def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int
         sweeps = {folder: _rows(folder) for folder in folders}
         rows = together([Sweep(str(folder), entry) for folder, entry in sweeps.items()])
         path = write_combined_report(output or folders[0] / (REPORT if len(sweeps) == 1 else COMPARISON), sweeps)
-        _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, False), as_json)
+        if not _is_standard_output(path):
+            _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, False), as_json)
     return 0
+
+
+def _is_standard_output(path: Path) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
+    except OSError:  # there is none, or a test has replaced it
+        return False
 
 
 @cli.command(short_help="Show which differences between two results exceed the noise.")
@@ -355,9 +363,7 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on
     return 1 if worse else 0
 
 
-_KEEP_NOTHING: Final = frozenset(
-    ("channels", "exchange", "goals", "jobs", "regress", "scale", "scheduler", "shuffle", "streams")
-)
+_KEEP_NOTHING: Final = frozenset(("channels", "exchange", "jobs", "regress", "scheduler", "streams"))
 """Commands that have no result if they are stopped."""
 
 _EXPERIMENTS = (channels, checkpoints, exchange, isolate, jobs, scale, scheduler, shuffle, streams)

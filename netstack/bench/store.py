@@ -235,12 +235,12 @@ def write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Path
 def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
     """Writes a file under another name and renames it, so that no reader sees a partial file.
 
-    A device or a pipe, such as /dev/stdout, is written itself.
+    A device, a pipe or what a link such as /dev/stdout points to is written itself.
 
     Raises:
         OSError: it could not be written; the old file at `path` is unchanged and no other file remains.
     """
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         write(path)
         return path
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -371,6 +372,9 @@ def test_sweep_report_compare(runners: FakeRunners, capsys: pytest.CaptureFixtur
     assert len(document["rows"]) == 12
 
     (a / "report.html").unlink()
+    with (tmp_path / "page.html").open("w") as page, contextlib.redirect_stdout(page):
+        assert main(["report", str(a), "--output", f"/proc/self/fd/{page.fileno()}"], runners=runners) == 0
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert main(["report", str(a)], runners=runners) == 0
     assert "Throughput against buffer timeout" in (a / "report.html").read_text(encoding="utf-8")
     capsys.readouterr()
@@ -628,7 +632,7 @@ def test_figures_are_printed_though_their_latencies_cannot_be_written(
 def test_ctrl_c_while_the_report_is_written_says_where_the_runs_are(
     runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("netstack.bench.sweep.write_combined_report", interrupted)
@@ -669,11 +673,11 @@ def test_the_records_of_a_batch_are_those_of_a_columnar_peer(runners: FakeRunner
 def test_a_command_that_keeps_nothing_does_not_say_that_nothing_was_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("netstack.bench.shuffle.command.measure", interrupted)
-    assert main(["shuffle"]) == 1
+    monkeypatch.setattr("netstack.bench.scheduler.measure.measure", interrupted)
+    assert main(["scheduler"]) == 1
     assert "stopped by Ctrl-C before its end; it has no result" in capsys.readouterr().err
 
 

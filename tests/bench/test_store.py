@@ -286,6 +286,13 @@ def test_a_pipe_is_written_itself(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["pipe"]
 
 
+def test_what_a_link_points_to_is_written_itself(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("page")
+    assert replace_file(tmp_path / "link", lambda path: path.write_bytes(b"page")) == tmp_path / "link"
+    assert (tmp_path / "page").read_bytes() == b"page"
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_a_page_outside_of_a_results_folder_has_no_advice_about_rows(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         write_file(tmp_path / "none", "x.html", lambda path: path.write_text(""))
