@@ -110,7 +110,6 @@ class CheckpointStorage:
         self._owner = owner
         self._refused: tuple[RefusedCheckpoint, ...] = ()
         self._first_own = 0
-        self._restored: int | None = None
         self._verified: set[int] = set()  # complete checkpoints that this object has written or verified
 
     @property
@@ -147,10 +146,9 @@ class CheckpointStorage:
         """Lets masters of other processes take over, as the end of the process does. Idempotent."""
         self._fence.close()
 
-    def own_from(self, first: int, restored: int | None = None) -> None:
-        """Says which checkpoints are the job's own: those from number `first` on, and the one that it started from."""
+    def own_from(self, first: int) -> None:
+        """Says which checkpoints are the job's own: those from number `first` on."""
         self._first_own = first
-        self._restored = restored
 
     def path(self, checkpoint_id: int) -> str:
         """The folder of a checkpoint, whether it exists or not."""
@@ -357,7 +355,7 @@ class CheckpointStorage:
     # Inside.
 
     def _is_own(self, checkpoint_id: int) -> bool:
-        return checkpoint_id >= self._first_own or checkpoint_id == self._restored
+        return checkpoint_id >= self._first_own
 
     def _own(self) -> None:
         """Checks that this is the folder's master; the first call takes the folder over.

@@ -112,7 +112,7 @@ def read_job(
 
 def _storage(folder: str, keep: int, stored: StoredJob) -> CheckpointStorage:
     storage = CheckpointStorage(folder, keep=keep)
-    storage.own_from(stored.first_checkpoint, stored.restore)
+    storage.own_from(stored.first_checkpoint)
     return storage
 
 

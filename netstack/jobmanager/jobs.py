@@ -135,7 +135,7 @@ class Jobs:
                             allow_missing=allow_non_restored_state,
                         )
                     )
-                record.storage.own_from(first, restore)
+                record.storage.own_from(first)
                 record.stored = replace(record.stored, restore=restore, not_restored=left, first_checkpoint=first)
             with trio.CancelScope(shield=True):
                 await self._in_thread(partial(self._manager.store.put, record.stored))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, final
 
 from ..checkpoint.folders import MANIFEST_NAME
-from ..checkpoint.snapshot import TaskSnapshot, decode_manifest, encode_manifest
+from ..checkpoint.snapshot import Manifest, TaskSnapshot, decode_manifest, encode_manifest
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, CheckpointStorageError, StateMismatch
 from ..schedule.descriptors.information import EdgeId, JobInformation, edge_id
@@ -196,7 +196,7 @@ def _edge_of(partition: str) -> EdgeId:
 def adopt_savepoint(
     savepoint: str, storage: CheckpointStorage, graph: StreamGraph, job: JobGraph, *, allow_missing: bool = False
 ) -> tuple[int, tuple[str, ...]]:
-    """Copies a savepoint into a job's checkpoint folder.
+    """Copies a savepoint into a job's checkpoint folder, if it is elsewhere.
 
     Args:
         savepoint: folder printed by `netstack savepoint`; or a folder of checkpoints, of which the newest is used.
@@ -206,8 +206,8 @@ def adopt_savepoint(
         allow_missing: as in `check_savepoint`.
 
     Returns:
-        The checkpoint id of the copy (another one if an earlier job left a checkpoint of the same id there), and what
-        is dropped.
+        The checkpoint id of the copy, which is above those of earlier jobs, or of the savepoint itself if it is in this
+        folder; and what is dropped.
 
     Raises:
         CheckpointStorageError: the savepoint is incomplete, damaged, or cannot be copied; the text contains the reason.
@@ -235,14 +235,15 @@ def adopt_savepoint(
         raise CheckpointStorageError(f"{savepoint} is not a complete savepoint: {error}") from error
     left = check_savepoint(str(path), contents, graph, job, allow_missing=allow_missing)
     target = Path(storage.path(checkpoint_id))
-    if target.exists():
-        return checkpoint_id if target.samefile(path) else _renumbered(path, checkpoint_id, storage), left
+    if checkpoint_id < storage.next_id():
+        is_there = target.exists() and target.samefile(path)
+        return checkpoint_id if is_there else _renumbered(path, checkpoint_id, storage), left
     part = target.with_name(f".{target.name}.part")
     try:
         os.makedirs(target.parent, exist_ok=True)
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(path, part)
-        manifest = decode_manifest((part / MANIFEST_NAME).read_bytes(), checkpoint_id)
+        manifest = _of_the_job(decode_manifest((part / MANIFEST_NAME).read_bytes(), checkpoint_id))
         # The epoch of another folder would make it newer than all later checkpoints.
         (part / MANIFEST_NAME).write_bytes(encode_manifest(replace(manifest, epoch=0)))
         os.replace(part, target)
@@ -255,8 +256,13 @@ def adopt_savepoint(
 def _renumbered(path: Path, checkpoint_id: int, storage: CheckpointStorage) -> int:
     """Copies a checkpoint under the next id, and returns it."""
     number = storage.next_id()
-    manifest = decode_manifest((path / MANIFEST_NAME).read_bytes(), checkpoint_id)
+    manifest = _of_the_job(decode_manifest((path / MANIFEST_NAME).read_bytes(), checkpoint_id))
     snapshots = CheckpointStorage(path.parent).snapshots(checkpoint_id)
     files = tuple(storage.write_task(number, snapshot) for snapshot in snapshots)
     storage.complete(replace(manifest, checkpoint_id=number, files=files))
     return number
+
+
+def _of_the_job(manifest: Manifest) -> Manifest:
+    """The manifest of a copy: a checkpoint like others, which is removed when it is no longer needed."""
+    return replace(manifest, is_savepoint=False, job_goes_on=False)

@@ -6,7 +6,7 @@ Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowai
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, final
@@ -317,7 +317,7 @@ class RecordWriter(Generic[T]):
         """
         await self._make_whole()
         pool = self._pool
-        while pool.is_destroyed or not pool.is_available:
+        while not self._tries(lambda: pool.is_available and not pool.is_destroyed):
             await self._wait_for_buffer(self._partition.soft_backpressured)
 
     async def _emit_few(self, batch: npt.NDArray[Any]) -> None:
@@ -355,7 +355,7 @@ class RecordWriter(Generic[T]):
         """Completes a record that a cancelled call left torn."""
         if self._core.is_emitting:
             raise trio.BusyResourceError("another task is emitting to this RecordWriter; one task at a time")
-        while not self._core.complete_torn():
+        while not self._tries(self._core.complete_torn):
             await self._wait_for_buffer(self._partition.hard_backpressured)
 
     async def _drive(self, slot: int, emission: Emission) -> None:
@@ -363,7 +363,7 @@ class RecordWriter(Generic[T]):
         complete = False
         self._core.is_emitting = True
         try:
-            while not emission.advance():
+            while not self._tries(emission.advance):
                 partition = self._partition
                 await self._wait_for_buffer(
                     partition.hard_backpressured if emission.has_taken_buffer else partition.soft_backpressured
@@ -401,19 +401,24 @@ class RecordWriter(Generic[T]):
         with self._parking.move_on_after(LEND_GRACE_S):
             for element in lent:
                 while not element.is_returned:
+                    self._is_returned = False
                     await self._wait(self._partition.soft_backpressured)
 
     async def _wait(self, meter: WaitMeter) -> None:
-        """Waits until a buffer or lent memory is returned; `meter` records the time."""
+        """Waits until a buffer or lent memory has been returned since `_tries`; `meter` records the time."""
         meter.begin(self._now())
-        self._is_returned = False
         try:
             listen = self._partition.listen
             spin_s = 0.0 if listen is None else listen()
-            if not self._is_returned:  # reading the credit may have freed a buffer
+            if not self._is_returned:  # reading the credit, or looking for lost consumers, may have freed a buffer
                 await self._parking.wait(spin_s, self._look)
         finally:
             meter.end(self._now())
+
+    def _tries(self, step: Callable[[], bool]) -> bool:
+        """Whether a step succeeds; what is returned from here on ends the next wait."""
+        self._is_returned = False
+        return step()
 
     def _look(self) -> bool:
         listen = self._partition.listen

@@ -153,7 +153,15 @@ def test_a_savepoint_is_adopted_again_where_an_earlier_job_left_its_copy(tmp_pat
     complete(after, 8)
     assert adopt_savepoint(savepoint, after, graph, generated) == (9, ())
     assert after.read(9) == after.read(7)
+    after.own_from(9)
     assert adopt_savepoint(after.path(8), after, graph, generated) == (8, ()), "it is there"
+    after.remove_all()
+    assert sorted(each.name for each in (tmp_path / "after").glob("chk-*")) == ["chk-00000007", "chk-00000008"]
+    after.own_from(1)
+    after.remove_all()
+    assert [each.name for each in (tmp_path / "after").glob("chk-*")] == ["chk-00000008"], (
+        "the copies were no savepoints"
+    )
 
 
 def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:

@@ -353,6 +353,23 @@ async def test_a_consumer_that_has_left_does_not_end_the_writing_to_another(
     assert len(received[0]) == 200
 
 
+async def test_a_pool_that_grows_as_its_writer_looks_for_lost_consumers_is_used(autojump_clock: MockClock) -> None:
+    """With many pools growth waits until a size is read: after the writer found no buffer, and before it waits."""
+    async with open_network(url(), replace(CONFIG, memory_bytes=264 * 1024)) as manager:
+        for number in range(80):
+            manager.create_partition(f"other{number}", subpartitions=1)
+        large = manager.create_partition("large", subpartitions=100)
+        partition = manager.create_partition("p", subpartitions=2)
+        (await manager.open_gate(channels(manager)[:1])).close()
+        assert partition.statistics().pool.size == 3
+        large.release()
+        writer = RecordWriter(partition, selector=CustomSelector(lambda record, count: 1), buffer_timeout_s=None)
+        for _ in range(4):
+            with trio.fail_after(1):
+                await writer.emit(bytes(1020))
+        assert partition.engine.pool.present_size > 3
+
+
 @pytest.mark.parametrize("selector", [RoundRobinSelector, BroadcastSelector])
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, max_buffers_per_channel=3)])
 async def test_one_of_two_consumers_that_leaves_ends_the_writing_when_its_part_is_full(
