@@ -13,13 +13,16 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
+import numpy as np
 import trio
 
 from ..errors import ConfigError
 from ..runtime.network_environment import NetworkEnvironment
+from ..safe_text import type_text
 from ..schedule.descriptors.information import InputInformation
 from ..waits import WaitMeter
 from .chain import ChainedOperator, OperatorChain
@@ -46,6 +49,9 @@ _Step: TypeAlias = Callable[[Any, int, int], Awaitable[int]]
 
 MAX_SLICE: Final = 4096
 
+_NO_LISTS: Final = (str, bytes, bytearray, memoryview, deque)
+"""Sequences that a source returns by mistake, as one record, or that cannot be cut."""
+
 
 def each(push: Callable[[Any], None]) -> Callable[[Records], None]:
     """Returns a function that pushes several records one by one."""
@@ -55,6 +61,20 @@ def each(push: Callable[[Any], None]) -> Callable[[Records], None]:
             push(record)
 
     return push_each
+
+
+def check_read(source: str, records: object) -> None:
+    """Checks that the `read` of a source returned several records.
+
+    Raises:
+        ConfigError: it returned something else, such as one record.
+    """
+    is_array = isinstance(records, np.ndarray) and records.ndim
+    if not is_array and (not isinstance(records, Sequence) or isinstance(records, _NO_LISTS)):
+        raise ConfigError(
+            f"source {source!r}: read returned {type_text(records)}; return a list or an array of records, an empty"
+            " list if there are none now, or None at the end"
+        )
 
 
 def next_part(part: int, count: int, staged_bytes: int, most_bytes: int) -> int:
@@ -253,6 +273,8 @@ class ChainLoop:
             records = bound.process()
         if records is None:
             return False
+        if not isinstance(records, list):
+            check_read(bound.name, records)
         if not len(records) and bound.is_skipping:
             if self._ticks() - self._waited_at > TURN_S:
                 await self._wait(trio.lowlevel.checkpoint)

@@ -505,6 +505,18 @@ class Fails:
         self._at("finish")
 
 
+class Returns:
+    """A source whose `read` returns what a test sets."""
+
+    returned: Any = None
+
+    def read(self) -> Any:
+        return self.returned
+
+    def snapshot(self, unsent: int) -> None:
+        pass
+
+
 class TellsStates:
     """A sink that gives what it was restored with."""
 

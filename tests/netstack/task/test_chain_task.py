@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -22,6 +22,7 @@ from task_functions import (
     Join,
     JoinByContext,
     Lengths,
+    Returns,
     ReusesAnArray,
     ReusesItsResult,
     StartsNothing,
@@ -407,6 +408,15 @@ class TestRefusals:
         job = environment()
         job.source("task_functions:Fails", name="bad", parameters={"where": where})
         with pytest.raises(OperatorFailed, match=f"operator 'bad': RuntimeError: in {where}"):
+            await run_to_its_end(job)
+
+    @pytest.mark.parametrize("returned", ["one record", b"one record", 5, False, {}, {1}, iter([1]), deque([1])])
+    async def test_a_read_that_returns_no_list_is_refused(self, autojump_clock: MockClock, returned: Any) -> None:
+        Returns.returned = returned
+        job = environment()
+        job.source(Returns, name="bad").sink(Collect)
+        kind = type(returned).__name__
+        with pytest.raises(ConfigError, match=f"source 'bad': read returned an? {kind}; return a list or an array of"):
             await run_to_its_end(job)
 
     async def test_a_function_that_runs_out_of_something_ends_no_stream(self, autojump_clock: MockClock) -> None:
