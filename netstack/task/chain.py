@@ -68,6 +68,18 @@ class Collector:
         self.collect, self.collect_batch = flushing(self.collect), flushing(self.collect_batch)
         self._sides = {tag: Target(flushing(side.push), side.push_batch) for tag, side in self._sides.items()}
 
+    def end(self, operator: str) -> None:
+        """Refuses records from now on, because the task has ended and nobody would send them."""
+
+        def refuse(records: Any) -> None:
+            raise ConfigError(
+                f"operator {operator!r} emits after the end of its task, in close or in a thread, where nothing is sent"
+                " any more; emit in finish"
+            )
+
+        self.collect = self.collect_batch = refuse
+        self._sides = dict.fromkeys(self._sides, Target(refuse, refuse))
+
     def collect_to(self, tag: str, record: Any) -> None:
         """Implements `Output.collect_to`."""
         side = self._sides.get(tag)

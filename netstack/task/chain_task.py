@@ -279,6 +279,9 @@ class ChainTask:
         for partition in self._output.partitions:
             if not partition.is_finished:
                 partition.fail(failure or f"task {self} ended before it had finished this partition")
+        if self._opened:
+            for operator in self._chain.operators:
+                operator.out.end(operator.bound.name)
         errors: list[Exception] = []
         while self._opened:
             try:

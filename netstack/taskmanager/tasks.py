@@ -8,6 +8,7 @@ closed, its unfinished partitions fail, and exactly one final report is sent.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
@@ -29,6 +30,7 @@ from ..errors import (
     ProducerUnreachable,
 )
 from ..runtime.causes import cause_text, is_secondary, root_cause
+from ..runtime.failure_report import with_place
 from ..runtime.tracebacks import describe
 from ..safe_text import error_text
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
@@ -39,6 +41,9 @@ from .stacks import Frame, coroutine_stack
 
 if TYPE_CHECKING:
     from .job_scope import JobScope
+
+LOGGER: Final = logging.getLogger("operators")
+"""Logs errors of user code that fail no task; `netstack run` shows it like the loggers of user code."""
 
 TOLD_EARLY_BYTES: Final = 16 << 20
 """Limit of operator events that wait for the creation of the task; equals that of a task's inbox."""
@@ -233,7 +238,8 @@ class TaskAttempt:
             root = root_cause(error)
             if _is_ours(root):
                 raise
-            self._scope.log(f"task {self._scope.shown_name(self.attempt)}: closing it failed: {cause_text(root)}")
+            text = with_place(cause_text(root), describe(root))
+            LOGGER.warning("task %s: closing it failed: %s", self._scope.shown_name(self.attempt), text)
 
     def _fail(self, root: BaseException, report: Plain) -> None:
         self.state = FAILED

@@ -494,8 +494,18 @@ def says_much(item: int) -> int:
     return item
 
 
+class EmitsInClose:
+    """An operator that still emits when its task has ended."""
+
+    def process(self, item: Any, out: Any) -> None:
+        self._out = out
+
+    def close(self) -> None:
+        self._out.collect("too late")
+
+
 def saying_much() -> StreamEnvironment:
-    """A job whose operator speaks in every way that Python has."""
+    """A job whose operators speak in every way that Python has, and err at the end."""
     job = StreamEnvironment("saying much")
-    _three(job).map(says_much).sink(Collect, name="all")
+    _three(job).map(says_much).process(EmitsInClose, name="late").sink(Collect, name="all")
     return job

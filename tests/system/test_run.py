@@ -299,7 +299,9 @@ def test_what_operators_say_is_shown_and_the_log_of_the_taskmanagers_is_not(tmp_
     assert lines[0] == "an error of ours"
     assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING shop.stock: logged", lines[1])
     assert re.fullmatch(r".*cluster_jobs.py:\d+: UserWarning: warned", lines[2])
-    assert len(lines) == 3
+    late = r"task \S+ .*: closing it failed: ConfigError: operator 'late' emits after the end of its task, .* finish"
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d WARNING operators: {late}, at cluster_jobs\.py:\d+", lines[3])
+    assert len(lines) == 4
 
 
 def test_one_slot_suffices_for_a_batch_job(tmp_path: Path) -> None:
