@@ -115,9 +115,12 @@ class OperatorContext:
 
         Raises:
             StateMismatch: the checkpoint has keys of another type, or its default value had another type.
-            ConfigError: not all inputs are keyed, or the default is mutable. The state also raises it for a key whose
-                records go to another subtask, since such a value would be lost when the parallelism changes.
+            ConfigError: not all inputs are keyed, the name is no text, or the default is mutable. The state also raises
+                it for a key whose records go to another subtask, since such a value would be lost when the parallelism
+                changes; for a key that was assigned, the next checkpoint raises it.
         """
+        if not isinstance(name, str):
+            raise ConfigError(f"operator {self.operator!r}: a keyed state is named {safe_repr(name)}; give a text")
         if not self._is_keyed:
             raise ConfigError(
                 f"operator {self.operator!r} has keyed state {name!r}, but not all of its inputs are keyed; use key_by"
@@ -195,11 +198,16 @@ class OperatorContext:
         return {**self._restored_begins, **{name: state.begins_with for name, state in self._states.items()}}
 
     def keyed_snapshot(self) -> dict[str, dict[Any, Any] | list[list[Any]]]:
-        """Copies of all keyed states, including restored ones that the operator has not used."""
+        """Copies of all keyed states, including restored ones that the operator has not used.
+
+        Raises:
+            ConfigError: the operator has assigned a key of another subtask, whose value would be lost.
+        """
         snapshot = {name: stored_state(state) for name, state in self._restored.items()}
         for name, state in self._states.items():
             if name in snapshot:
                 raise LocalProtocolError(f"{self}: keyed state {name!r} was restored twice")
+            state.check_new()
             snapshot[name] = state.copy_for_checkpoint()
         return snapshot
 

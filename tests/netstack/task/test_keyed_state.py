@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 
 from netstack.errors import ConfigError, RecordError, StateMismatch
+from netstack.task import keyed_state
 from netstack.task.context import OperatorContext
 from netstack.task.gates import key_type_of
 from netstack.task.keyed_state import KeyedState, MixedKeyedState, plain_copy
@@ -195,3 +197,40 @@ def test_kept_results_may_be_shared_out_by_size() -> None:
             except ConfigError:
                 refused += 1
         assert refused == by_index
+
+
+@pytest.mark.parametrize("key_types", [(), (str,)], ids=["mixed", "dict"])
+def test_an_assigned_key_of_another_subtask_is_refused_by_the_checkpoint(key_types: tuple[type, ...]) -> None:
+    """Each subtask had a value for it then, and no checkpoint of the job could be restored."""
+    refused = []
+    for subtask in (0, 1):
+        context = OperatorContext("count", "task", subtask, 2, 128, 0, is_keyed=True, key_types=key_types)
+        state = context.keyed_state("sums", 0)
+        context.keyed_snapshot()
+        state["all"] = 1
+        try:
+            context.keyed_snapshot()
+        except ConfigError as error:
+            refused.append(str(error))
+    (text,) = refused
+    assert re.search("keyed state 'sums' was accessed with key 'all', whose records go to subtask", text)
+
+
+def test_a_checkpoint_checks_each_key_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    state = KeyedState(0, asked.append)
+    state.restore({1: 1, 2: 2})
+    state[3] = state[4] = 1
+    state.check_new()
+    state[3] = 2
+    state.check_new()
+    assert asked == [4, 3]
+    del state[4]  # the last one known
+    monkeypatch.setattr(keyed_state, "NEWEST", 2)
+    state.check_new()
+    assert asked == [4, 3, 3, 2]
+
+
+def test_the_name_of_a_state_is_a_text() -> None:
+    with pytest.raises(ConfigError, match="operator 'count': a keyed state is named 5; give a text"):
+        keyed().keyed_state(cast(Any, 5))
