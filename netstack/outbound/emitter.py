@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from ..record.cells import RUN_LIMIT_BYTES
-from ..record.formats import kind_of
+from ..record.formats import encoder_of, kind_of
 from ..record.framing import PREFIX_BYTES
 from .emission import Payload
 from .open_buffers import SHORTEST_PAUSE_S
@@ -104,7 +104,7 @@ class StagingEmitter:
         self._staging = staging
         self._records = staging.records
         self._separate = separate
-        self._encode = writer.format.encode
+        self._encode = encoder_of(writer.format)
         self._is_raw = kind_of(writer.format) == "bytes"
 
     def emit(self, record: Any, /) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from ..record.cells import cells_within, framed_cells
-from ..record.formats import kind_of
+from ..record.formats import encoder_of, kind_of
 from ..record.framing import LENGTH, PREFIX_BYTES
 from .batches import LEND_BYTES
 from .emission import Payload
@@ -63,7 +63,7 @@ class SliceWriter:
         self._channels = len(writer.buffers.builders)
         self._counters = writer.partition.counters
         self._encode_many: Callable[[list[Any]], list[bytes]] | None = getattr(writer.format, "encode_many", None)
-        self._encode = writer.format.encode
+        self._encode = encoder_of(writer.format)
         self._kind = kind_of(writer.format)
         self._most_bytes = min(LEND_BYTES - 1, writer.partition.max_record_bytes)
         self._selector = writer.selector

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import ConfigError, LocalProtocolError
 from ..events import Event
 from ..record.cells import emitter
-from ..record.formats import RecordFormat, kind_of
+from ..record.formats import RecordFormat, encoder_of, kind_of
 from ..record.framing import (
     LENGTH,
     MAX_RECORD_BYTES,
@@ -114,7 +114,7 @@ class PartitionWriter:
             self.buffers.pens,
             kind_of(self.format),
             -1 if self.fixed_slot is None else self.fixed_slot,
-            self.format.encode,
+            encoder_of(self.format),
             self._select,
             self.refused,
             self.slot_of_retry,

@@ -24,6 +24,7 @@ import msgpack
 import numpy as np
 
 from ..errors import ConfigError, RecordError
+from ..safe_text import type_text
 from .arrow import ArrowFormat
 from .framing import payloads_of, texts_of
 
@@ -312,6 +313,21 @@ def as_format(format: RecordFormat | str) -> RecordFormat:
             f"format={format!r}; give one of {', '.join(FORMATS)}, or an object of a subclass of RecordFormat"
         )
     return format
+
+
+def encoder_of(format: RecordFormat) -> Callable[[Any], Encoded]:
+    """`format.encode`; that of a format of your own raises RecordError if it returns no bytes."""
+    if type(format).__module__.startswith("netstack."):
+        return format.encode
+    encode: Callable[[Any], object] = format.encode
+
+    def encode_checked(record: Any) -> Any:
+        encoded = encode(record)
+        if isinstance(encoded, bytes | bytearray) or (isinstance(encoded, memoryview) and encoded.itemsize == 1):
+            return encoded
+        raise RecordError(f"encode of format {format.name} returned {type_text(encoded)}; it must return bytes")
+
+    return encode_checked
 
 
 def kind_of(format: RecordFormat) -> str:

@@ -18,6 +18,7 @@ from netstack.events import DataType, EndOfData, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import RebalanceSelector
+from netstack.record.formats import RecordFormat
 from netstack.record.framing import frame
 from netstack.runtime.handles import ResultPartition as Handle
 from netstack.runtime.record_writer import LEND_GRACE_S, RecordWriter
@@ -443,3 +444,22 @@ async def test_formats_without_an_array_type_take_no_arrays(format: str, dtype: 
 async def test_an_array_without_a_dimension_is_no_batch() -> None:
     with pytest.raises(RecordError, match="an array without a dimension"):
         await Stage(format="int64").writer.emit_batch(np.array(3))
+
+
+@pytest.mark.parametrize("encoded", [None, "text", [b"a"], np.zeros(3), memoryview(np.zeros(3))])
+async def test_a_format_whose_encode_returns_no_bytes_is_named(encoded: Any) -> None:
+    class Own(RecordFormat):
+        name = "own"
+
+        def encode(self, record: Any) -> Any:
+            return encoded if record else b"ab"
+
+        def decode(self, view: memoryview) -> Any:
+            return bytes(view)
+
+    stage = Stage(format=Own(), buffer_timeout_s=0)
+    await stage.writer.emit(0)
+    with pytest.raises(RecordError, match=r"encode of format own returned a .*; it must return bytes"):
+        await stage.writer.emit(1)
+    await stage.writer.emit(0)
+    assert stage.read() == frame(b"ab") * 2
