@@ -166,7 +166,8 @@ class JobDriver:
         except ValueError as error:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt}: {error}") from error
         missing, missing_attempt = self._missing(message.missing_partition)
-        label = f"{safe_text(message.kind)}: {safe_text(message.text, TEXT_CHARACTERS)}"
+        text = safe_text(message.text, TEXT_CHARACTERS)
+        label = f"{safe_text(message.kind)}{': ' if text else ''}{text}"
         text = with_place(f"{name} ({index}) on {where.name}: {label}", report)
         failure = events.TaskFailed(now_s, subtask, attempt, text, missing, missing_attempt, message.is_recoverable)
         return failure, Failed(text, name, index, attempt, where.name, where.host, report)

@@ -171,7 +171,7 @@ class BoundOperator:
                 self._object = instance(**parameters)
             except NetstackError:
                 raise
-            except Exception as error:  # user code may raise anything; the report names the operator
+            except (Exception, SystemExit) as error:  # user code may raise anything; the report names the operator
                 _check_call(self.name, instance, parameters)
                 is_refusal = isinstance(error, TypeError | ValueError)
                 raise operator_failed(self.name, error, is_refusal=is_refusal) from error
@@ -187,6 +187,7 @@ class BoundOperator:
                         " parameter `context` and return the records of subtask context.subtask of context.parallelism"
                     )
                 self._object = IterableSource(function, context)
+                _check_call(self.name, instance, parameters)
                 function = self._object.read
             self.process: Callable[..., Any] = function
             if self.kind in (OperatorKind.PROCESS, OperatorKind.CONNECT):
@@ -270,7 +271,7 @@ class BoundOperator:
             return await result if isinstance(result, Awaitable) else result
         except NetstackError:
             raise
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             trace = error.__traceback__  # without further frames Python has refused the call itself
             is_refusal = isinstance(error, TypeError) and trace is not None and trace.tb_next is None
             if method == "restore":

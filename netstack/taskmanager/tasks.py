@@ -247,7 +247,8 @@ class TaskAttempt:
         kind, text = type(root).__name__, error_text(root)
         if isinstance(root, OperatorFailed):
             cause = root_cause(root.cause)
-            kind, text = type(cause).__name__, f"operator {root.operator!r}: {error_text(cause)}"
+            kind, text = type(cause).__name__, error_text(cause)
+            text = f"operator {root.operator!r}{': ' if text else ''}{text}"
         self._scope.send(
             TaskFailed(
                 self._job_id,

@@ -111,14 +111,15 @@ async def test_a_restart_without_a_limit_is_told_without_one(
         assert [each["led_to"] for each in found] == [told]
 
 
-async def test_what_cannot_get_better_ends_the_job_at_once(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(("text", "label"), [("not there", "ValueError: not there"), ("", "ValueError")])
+async def test_what_cannot_get_better_ends_the_job_at_once(autojump_clock: MockClock, text: str, label: str) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=pipeline(kind="fixed_delay", delay_s=1.0)))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
-        tm.fail((0, 0, 0), "not there", is_recoverable=False)
+        tm.fail((0, 0, 0), text, is_recoverable=False)
         with trio.fail_after(60.0):
             end = await user.ask("wait", job_id=job_id)
-        assert end["reason"].endswith(": ValueError: not there (a restart cannot help)")
+        assert end["reason"].endswith(f": {label} (a restart cannot help)")
         assert end["traceback"] == "", "no error of Python was told"
         assert (await user.ask("job", job_id=job_id))["restarts"] == 0
 

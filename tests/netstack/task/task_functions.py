@@ -484,13 +484,14 @@ def stop_in_the_middle(number: int) -> int:
 class Fails:
     """A source that raises in one of its methods."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, exits: bool = False) -> None:
         self.where = where
+        self.exits = exits
         self._at("made")
 
     def _at(self, where: str) -> None:
         if self.where == where:
-            raise RuntimeError(f"in {where}")
+            raise (SystemExit if self.exits else RuntimeError)(f"in {where}")
 
     def open(self, context: OperatorContext) -> None:
         self._at("open")

@@ -404,10 +404,14 @@ class TestRefusals:
         assert isinstance(caught.value.cause, ZeroDivisionError)
 
     @pytest.mark.parametrize("where", ["made", "open", "finish", "read"])
-    async def test_a_method_that_raises_is_its_operators(self, autojump_clock: MockClock, where: str) -> None:
+    @pytest.mark.parametrize("exits", [False, True])
+    async def test_a_method_that_raises_is_its_operators(
+        self, autojump_clock: MockClock, where: str, exits: bool
+    ) -> None:
         job = environment()
-        job.source("task_functions:Fails", name="bad", parameters={"where": where})
-        with pytest.raises(OperatorFailed, match=f"operator 'bad': RuntimeError: in {where}"):
+        job.source("task_functions:Fails", name="bad", parameters={"where": where, "exits": exits})
+        kind = "SystemExit" if exits else "RuntimeError"
+        with pytest.raises(OperatorFailed, match=f"operator 'bad': {kind}: in {where}"):
             await run_to_its_end(job)
 
     @pytest.mark.parametrize("returned", ["one record", b"one record", 5, False, {}, {1}, iter([1]), deque([1])])

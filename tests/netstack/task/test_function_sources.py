@@ -127,6 +127,15 @@ async def test_what_a_restart_cannot_replay_is_refused(
         await run_to_its_end(job_of(tmp_path, source))
 
 
+def needs(count: int) -> range:
+    return range(count)
+
+
+async def test_a_function_that_lacks_a_parameter_is_refused(autojump_clock: MockClock, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'source': needs cannot be called with .*missing a required argument: 'cou"):
+        await run_to_its_end(job_of(tmp_path, needs))
+
+
 async def test_a_function_that_does_not_know_its_subtask_has_one(autojump_clock: MockClock, tmp_path: Path) -> None:
     job = job_of(tmp_path, numbers)
     job.parallelism = 2
