@@ -153,6 +153,11 @@ def _imported(name: str) -> Any:
     module, separator, path = name.partition(":")
     if not separator or not module or not path:
         raise ConfigError(f"{name!r} is no job; give MODULE:ATTRIBUTE, or the path of a JSON job file")
+    if "/" in module or module.startswith(".") or module.endswith(".py"):
+        file = Path(module.lstrip("."))
+        parts = file.parts if not file.is_absolute() else (file.name,)
+        dotted = ".".join(parts).removesuffix(".py")
+        raise ConfigError(f"{name!r} names a file; give its module, such as {dotted}:{path}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
