@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import trio
 
-from ..errors import ConfigError
+from ..errors import ConfigError, NetstackError
 from ..runtime.network_environment import NetworkEnvironment
 from ..safe_text import type_text
 from ..schedule.descriptors.information import InputInformation
@@ -32,6 +32,7 @@ from .input import TaskInput
 from .latency import TaskLatencies
 from .mailbox import Mailbox
 from .output import TaskOutput
+from .permanent import operator_failed
 
 SLICE_S: Final = 0.002
 """Approximate duration of a slice of records. A slice of arrays has a fixed cost of about 100 us: with 1 ms, on busy
@@ -270,7 +271,12 @@ class ChainLoop:
                 self.reading.end(self._now())
                 self._waited_at = self._ticks()
         else:
-            records = bound.process()
+            try:
+                records = bound.process()
+            except NetstackError:
+                raise
+            except (Exception, SystemExit) as error:  # of user code; other sources may have the same class
+                raise operator_failed(bound.name, error) from error
         if records is None:
             return False
         if not isinstance(records, list):

@@ -414,6 +414,19 @@ class TestRefusals:
         with pytest.raises(OperatorFailed, match=f"operator 'bad': {kind}: in {where}"):
             await run_to_its_end(job)
 
+    async def test_of_two_sources_of_one_class_the_one_that_raises_is_named(self, autojump_clock: MockClock) -> None:
+        job = environment()
+        first, second = (job.source("task_functions:Fails", name=name, where=name) for name in ("none", "read"))
+        node = StreamNode(
+            name="join",
+            kind=OperatorKind.CONNECT,
+            function="task_functions:Join",
+            strategy=ChainingStrategy.HEAD_WITH_SOURCES,
+        )
+        job.add(node, first, second).sink(Collect)
+        with pytest.raises(OperatorFailed, match="operator 'read': RuntimeError: in read"):
+            await run_to_its_end(job)
+
     @pytest.mark.parametrize("returned", ["one record", b"one record", 5, False, {}, {1}, iter([1]), deque([1])])
     async def test_a_read_that_returns_no_list_is_refused(self, autojump_clock: MockClock, returned: Any) -> None:
         Returns.returned = returned
