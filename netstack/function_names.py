@@ -54,7 +54,7 @@ def name_of(function: Named, *, what: str = "operator") -> str:
     target: Any = sys.modules.get(module)
     for attribute in path.split("."):
         target = getattr(target, attribute, None)
-    if target is not function:
+    if target is not function and target != function:  # a class method is a new object each time
         raise ConfigError(
             f"{what} {function!r}: its name {module}:{path} refers to {target!r}; give the object that has this name"
         )

@@ -20,6 +20,21 @@ def _main(file: str | None, monkeypatch: pytest.MonkeyPatch, name: str = "__main
     return main
 
 
+class Reader:
+    @classmethod
+    def read(cls) -> None: ...
+
+
+class OtherReader(Reader):
+    pass
+
+
+def test_a_class_method_has_the_name_of_its_own_class_only() -> None:
+    assert name_of(Reader.read) == f"{__name__}:Reader.read"
+    with pytest.raises(ConfigError, match=r"refers to <bound method Reader\.read"):
+        name_of(OtherReader.read)
+
+
 @pytest.mark.parametrize("file", ["words.py", "folder/words.py"])
 @pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
 def test_a_function_of_the_main_file(file: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
