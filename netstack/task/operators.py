@@ -217,8 +217,9 @@ class BoundOperator:
             self.process = methods[chosen]
             self.is_batched = chosen == "process_batch"
         else:
+            wanted = " or ".join(names).replace("process1 or", "both process1 and")
             raise ConfigError(
-                f"operator {self.name!r}: {type(self._object).__qualname__} has no method {' or '.join(names)}, which a"
+                f"operator {self.name!r}: {type(self._object).__qualname__} has no method {wanted}, which a"
                 f" {self.kind.value} needs"
             )
         if self.kind is OperatorKind.SOURCE and not callable(getattr(self._object, "snapshot", None)):

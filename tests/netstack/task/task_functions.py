@@ -518,6 +518,13 @@ class Returns:
         pass
 
 
+class JoinsOne:
+    """Lacks `process2`."""
+
+    def process1(self, record: Any, out: Output) -> None:
+        pass
+
+
 class TellsStates:
     """A sink that gives what it was restored with."""
 
