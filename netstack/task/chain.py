@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, final
 
@@ -68,14 +69,20 @@ class Collector:
         self.collect, self.collect_batch = flushing(self.collect), flushing(self.collect_batch)
         self._sides = {tag: Target(flushing(side.push), side.push_batch) for tag, side in self._sides.items()}
 
-    def end(self, operator: str) -> None:
-        """Refuses records from now on, because the task has ended and nobody would send them."""
+    def end(self, operator: str, *, raises: bool) -> None:
+        """Refuses records from now on, because the data has ended and nobody would send them.
+
+        Without `raises` it warns only: a commit may come at any time, and its job has done everything else.
+        """
+        text = (
+            f"operator {operator!r} emits after the end of its task, in close, in a commit or in a thread, where"
+            " nothing is sent any more; emit in finish"
+        )
 
         def refuse(records: Any) -> None:
-            raise ConfigError(
-                f"operator {operator!r} emits after the end of its task, in close or in a thread, where nothing is sent"
-                " any more; emit in finish"
-            )
+            if raises:
+                raise ConfigError(text)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
         self.collect = self.collect_batch = refuse
         self._sides = dict.fromkeys(self._sides, Target(refuse, refuse))
@@ -187,6 +194,11 @@ class OperatorChain:
         ]
         self.has_waiting = bool(self._waiting)
         self.settles_often = any(operator.bound.is_async for operator in self._waiting)
+
+    def end(self, *, raises: bool) -> None:
+        """Ends the outputs of all operators; see `Collector.end`."""
+        for operator in self.operators:
+            operator.out.end(operator.bound.name, raises=raises)
 
     # Between two records.
 

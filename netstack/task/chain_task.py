@@ -280,8 +280,7 @@ class ChainTask:
             if not partition.is_finished:
                 partition.fail(failure or f"task {self} ended before it had finished this partition")
         if self._opened:
-            for operator in self._chain.operators:
-                operator.out.end(operator.bound.name)
+            self._chain.end(raises=True)
         errors: list[Exception] = []
         while self._opened:
             try:
@@ -409,6 +408,7 @@ class ChainTask:
     async def _end(self, drain: bool, is_restored: bool) -> None:
         """Ends the task in the steps that the module describes."""
         output, checkpoints = self._output, self._running
+        self._chain.end(raises=False)
         await output.end_of_data(drain=drain)
         is_pipelined = all(each.type.must_be_pipelined for each in self._descriptor.partitions)
         if self._job.checkpoints is not None and is_pipelined:

@@ -518,6 +518,20 @@ class Returns:
         pass
 
 
+class EmitsInCommit:
+    """Emits each record, and one of its own in each commit."""
+
+    def process(self, record: Any, out: Output) -> None:
+        self._out = out
+        out.collect(record)
+
+    def prepare_commit(self) -> int:
+        return 1
+
+    def commit(self, committables: list[int]) -> None:
+        self._out.collect(-1)
+
+
 class JoinsOne:
     """Lacks `process2`."""
 

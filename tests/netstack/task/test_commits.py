@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from task_functions import LEDGER, Collect, SlowNumbers, SumsUp, ToldSource, TwoPhase
+from task_functions import LEDGER, Collect, EmitsInCommit, SlowNumbers, SumsUp, ToldSource, TwoPhase
 from tasks import run_to_its_end, running
 from trio.testing import MockClock
 
@@ -68,6 +68,22 @@ async def test_what_an_incomplete_checkpoint_prepared_is_committed_with_the_next
         assert len(LEDGER) == 2, "what was prepared for 1, and for 2"
         await run.wait()
     assert committed() == [*range(50)]
+
+
+@pytest.mark.parametrize("is_chained", [True, False])
+async def test_a_record_that_the_last_commit_emits_is_warned_of(
+    autojump_clock: MockClock, tmp_path: Path, is_chained: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    job = environment(tmp_path)
+    late = job.source(SlowNumbers, parameters={"count": 50}).process(EmitsInCommit, name="late")
+    (late if is_chained else late.rebalance()).sink(Collect, name="sink")
+    async with running(job) as run:
+        await trio.sleep(0.004)
+        await run.checkpoint(1)
+        await run.wait()
+    assert "operator 'late' emits after the end of its task, in close, in a com" in str(recwarn.pop().message)
+    (records,) = run.result("sink")
+    assert sorted(records) == [-1, *range(50)], "that of the first commit was sent"
 
 
 class Numbered:
