@@ -62,11 +62,12 @@ class SavepointContents:
 
     Attributes:
         operators: operators with state, by uid or name.
+        in_flight: formats of the edges with in-flight records.
     """
 
     operators: dict[str, OperatorState] = field(default_factory=dict)
     parallelism: Counter[str] = field(default_factory=Counter)
-    in_flight: set[EdgeId] = field(default_factory=set)
+    in_flight: dict[EdgeId, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshots: Iterable[TaskSnapshot]) -> SavepointContents:
@@ -95,7 +96,7 @@ class SavepointContents:
                     keys = values if isinstance(values, dict) else (key for key, _ in values)
                     mine.keyed.setdefault(name, set()).update({type(key).__name__ for key in keys})
             for channels in (snapshot.inputs, snapshot.outputs):
-                contents.in_flight.update(_edge_of(partition) for (partition, _), data in channels.items() if data)
+                contents.in_flight |= dict(_edge_of(partition) for (partition, _), data in channels.items() if data)
         return contents
 
 
@@ -148,14 +149,20 @@ def _check_in_flight(
     edges: dict[EdgeId, JobEdge] = {}
     for vertex in range(len(job.vertices)):
         edges |= {information.kept_edge(edge_id(job, edge)): edge for edge in job.inputs_of(vertex)}
-    missing = sorted(str(edge) for edge in contents.in_flight - edges.keys())
+    missing = sorted(str(edge) for edge in contents.in_flight.keys() - edges.keys())
     if missing and not allow_missing:
         raise StateMismatch(
             f"{savepoint} has in-flight records on {missing[0]}, but in job {job.name!r} this edge is inside a chain or"
             " missing: start from a savepoint, which has no in-flight records; --allow-non-restored-state drops these"
             " records"
         )
-    for edge in sorted(contents.in_flight & edges.keys(), key=str):
+    for edge in sorted(contents.in_flight.keys() & edges.keys(), key=str):
+        written, read = contents.in_flight[edge], edges[edge].format
+        if written != read:
+            raise StateMismatch(
+                f"{savepoint} has in-flight records on {edge} in format {written}, but in job {job.name!r} the format"
+                f" is {read}: keep the format, or start from a savepoint, which has no in-flight records"
+            )
         before, now = contents.parallelism[edge.target], job.vertices[edges[edge].consumer].parallelism
         if edges[edge].partitioner == "broadcast" and before != now:
             raise StateMismatch(
@@ -186,9 +193,10 @@ def _check_keys(savepoint: str, state: OperatorState, node: StreamNode, graph: S
             )
 
 
-def _edge_of(partition: str) -> EdgeId:
+def _edge_of(partition: str) -> tuple[EdgeId, str]:
     try:
-        return EdgeId.of_partition(partition)[0]
+        edge, _, format = EdgeId.of_partition(partition)
+        return edge, format
     except (ValueError, TypeError) as error:
         raise CheckpointStorageError(f"it has in-flight records in {partition[:80]!r}, which is not an edge") from error
 

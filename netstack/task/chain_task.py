@@ -174,7 +174,7 @@ class ChainTask:
             attempt.subtask,
             self._chain,
             self._output,
-            [job.kept_edge(each.edge) for each in task.outputs],
+            [job.kept_edge(each.edge).partition(attempt.subtask, each.format) for each in task.outputs],
             self._reports,
             self._storage,
             self._environment,

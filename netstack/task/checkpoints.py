@@ -36,7 +36,6 @@ from ..runtime.disk_retries import until_stored
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.threads import InThread
 from ..safe_text import safe_repr
-from ..schedule.descriptors.information import EdgeId
 from .chain import OperatorChain
 from .commits import AT_THE_END
 from .input import TaskInput
@@ -147,7 +146,7 @@ class TaskCheckpoints:
         subtask: int,
         chain: OperatorChain,
         output: TaskOutput,
-        edges: Sequence[EdgeId],
+        partitions: Sequence[str],
         reports: TaskReports,
         storage: CheckpointStorage | None,
         environment: NetworkEnvironment,
@@ -161,7 +160,7 @@ class TaskCheckpoints:
             subtask: index of the subtask.
             chain: the operators.
             output: the task's output.
-            edges: the names in checkpoints of the edges it writes to.
+            partitions: the names in checkpoints of the partitions it writes (`EdgeId.partition`).
             reports: receives acknowledgements and declines.
             storage: stores snapshots; None if the job takes no checkpoints.
             environment: provides the clock and timers.
@@ -193,8 +192,8 @@ class TaskCheckpoints:
         self._confirming: int | None = None
         self._aborted: dict[int, None] = {}
         self._stopping = -1
-        for partition, each in zip(output.partitions, edges, strict=True):
-            partition.on_barrier = partial(self._on_output, each.partition(subtask))
+        for partition, kept_name in zip(output.partitions, partitions, strict=True):
+            partition.on_barrier = partial(self._on_output, kept_name)
 
     # From the barrier handler.
 

@@ -340,8 +340,9 @@ class TaskInput:
     def _key(self, channel: int) -> tuple[str, int]:
         """The name of a channel in checkpoints, which contains its edge but no vertices and attempts."""
         partition, subpartition = self._gate.channel_key(channel)
-        edge = self._edges[self._input_of[channel]]
-        return edge.partition(partition_place(partition).partition), subpartition
+        number = self._input_of[channel]
+        place = partition_place(partition)
+        return self._edges[number].partition(place.partition, self._inputs[number].format), subpartition
 
     def _call_at(self, deadline_s: float, callback: Any) -> None:
         """Runs a timer of the handler between two records, since it may end a checkpoint."""

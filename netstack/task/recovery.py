@@ -90,7 +90,7 @@ class RestoredCheckpoint:
             for entry, channels in ((self._arrived, snapshot.inputs), (self._unsent, snapshot.outputs)):
                 for channel, data in channels.items():
                     if data:
-                        edge, _ = _edge_of(channel[0])
+                        edge = _edge_of(channel[0])[0]
                         entry.setdefault(edge, {})[channel] = data
 
     def of(self, job: JobInformation, task: TaskInformation, subtask: int, load: Callable[[str], Any]) -> RestoredTask:
@@ -169,7 +169,7 @@ class RestoredCheckpoint:
     ) -> Exchange:
         producers = max(len(self._states.get(job.state_id(given.edge.source), ())), 1)
         kept = job.kept_edge(given.edge)
-        partitions = tuple(kept.partition(producer) for producer in range(producers))
+        partitions = tuple(kept.partition(producer, given.format) for producer in range(producers))
         key_of = channel_of = None
         if given.partitioner in ("hash", "custom"):
             decode = format_named(given.format).decode
@@ -219,7 +219,7 @@ _NOTHING: Final = object()
 """Marks an operator without own state, since None can be a state."""
 
 
-def _edge_of(partition: str) -> tuple[EdgeId, int]:
+def _edge_of(partition: str) -> tuple[EdgeId, int, str]:
     try:
         return EdgeId.of_partition(partition)
     except (ValueError, TypeError) as error:

@@ -136,7 +136,7 @@ def test_what_tasks_are_told_arrives_as_it_was(graph: StreamGraph) -> None:
     # Together with those inside the chains these are all edges, and each is named once.
     assert len(edges) + sum(len(plan.chained) for plan in job.vertices) == len(graph.edges)
     for edge in edges:
-        assert EdgeId.of_partition(edge.partition(7)) == (edge, 7)
+        assert EdgeId.of_partition(edge.partition(7, "int64")) == (edge, 7, "int64")
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,11 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
         unaligned=True,
         recovered=[[] for _ in gates],
     )
-    keys = [(each.edge.partition(0), index) for each, width in zip(told, widths, strict=True) for index in range(width)]
+    keys = [
+        (each.edge.partition(0, "bytes"), index)
+        for each, width in zip(told, widths, strict=True)
+        for index in range(width)
+    ]
     left = data.draw(st.integers(0, 12), label="records")
 
     def something_happens() -> None:

@@ -47,20 +47,20 @@ class EdgeId:
     side_output: str = ""
     ordinal: int = 0
 
-    def partition(self, producer: int) -> str:
-        """The key of the in-flight data of one producer subtask in a checkpoint."""
-        values = [self.source, self.target, self.input_number, self.side_output, self.ordinal, producer]
+    def partition(self, producer: int, format: str = "msgpack") -> str:
+        """The key of the in-flight data of one producer subtask in a checkpoint; `format` is that of its records."""
+        values = [self.source, self.target, self.input_number, self.side_output, self.ordinal, producer, format]
         return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
-    def of_partition(cls, name: str) -> tuple[Self, int]:
-        """The edge and the producer subtask of a key made by `partition`.
+    def of_partition(cls, name: str) -> tuple[Self, int, str]:
+        """The edge, the producer subtask and the format of a key made by `partition`.
 
         Raises:
             ValueError: `partition` did not make it.
         """
-        *edge, producer = json.loads(name)
-        return cls(*edge), int(producer)
+        *edge, producer, format = json.loads(name)
+        return cls(*edge), int(producer), str(format)
 
     def __str__(self) -> str:
         side = f" ({self.side_output})" if self.side_output else ""

@@ -96,7 +96,10 @@ def test_records_in_flight_between_operators_that_are_gone() -> None:
         check(job(), outputs={channel: b"1"})
     assert check(job(), outputs={channel: b""}) == ()
     assert check(job(), outputs={channel: b"1"}, allow=True) == ("source -> old",)
-    assert check(job(), outputs={(EdgeId("source", "count").partition(0), 0): b"1"}) == ()
+    mine = EdgeId("source", "count")
+    assert check(job(), outputs={(mine.partition(0), 0): b"1"}) == ()
+    with pytest.raises(StateMismatch, match=r"on source -> count in format int64, but in job 'words' .* is msgpack"):
+        check(job(), outputs={(mine.partition(0, "int64"), 0): b"1"})
     with pytest.raises(CheckpointStorageError, match="'p', which is not an edge"):
         check(job(), outputs={("p", 0): b"1"})
     with pytest.raises(CheckpointStorageError, match="does not belong to an operator chain"):

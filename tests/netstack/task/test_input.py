@@ -41,7 +41,7 @@ from netstack.task.mailbox import Mailbox
 
 def key_of(number: int) -> tuple[str, int]:
     """A channel as checkpoints know it: by its edge and the producer's subtask, whatever the attempt."""
-    return EdgeId(f"p{number}", "task").partition(7), 3
+    return EdgeId(f"p{number}", "task").partition(7, "bytes"), 3
 
 
 class Stage:
