@@ -3,14 +3,15 @@
 Takes: the targets of the readers. Gives: one target.
 
 Rules: operators in a chain get the same object, and may change it. So each reader but the last gets its own copy of a
-record of lists, dicts, sets, bytearrays and numpy arrays, as in Flink; other objects are shared. Edges to other tasks
-come first: they encode records at once, and stage arrays.
+record of lists, tuples, dicts, sets, bytearrays, numpy arrays and dataclasses, as in Flink; other objects are shared.
+Edges to other tasks come first: they encode records at once, and stage arrays.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from .copies import FIXED, copied
 from .fused import Records, Target
 
-_CHANGED: Final = (dict, list, set, bytearray, np.ndarray)
+_CHANGED: Final = (dict, list, tuple, set, bytearray, np.ndarray)
 
 
 def _discard(record: Any) -> None:
@@ -87,9 +88,9 @@ def _copy(record: Any) -> Any:
     """A copy of everything in a record that can be changed in place, unless it cannot be copied."""
     try:
         return copied(record, _other)
-    except (RecursionError, TypeError):
+    except Exception:  # a part of it cannot be copied, as its class says
         return record
 
 
 def _other(value: Any) -> Any:
-    return copy.deepcopy(value) if isinstance(value, _CHANGED) else value
+    return copy.deepcopy(value) if isinstance(value, _CHANGED) or is_dataclass(value) else value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from ..errors import CheckpointError, ConfigError, StateMismatch
+from ..errors import StateMismatch, ConfigError, StateMismatch
 from ..safe_text import type_text
 from .context import OperatorContext
 
@@ -58,7 +58,7 @@ class IterableSource:
         """Reads for about a millisecond. Returns an empty list while it skips records that were sent before a restart.
 
         Raises:
-            CheckpointError: the iterable has fewer records than were sent before the restart.
+            StateMismatch: the iterable has fewer records than were sent before the restart.
             ConfigError: the function returned no iterable, or a set.
         """
         if self._records is None:
@@ -148,8 +148,8 @@ class IterableSource:
                 self._count,
             )
 
-    def _has_only(self, count: int) -> CheckpointError:
-        return CheckpointError(
+    def _has_only(self, count: int) -> StateMismatch:
+        return StateMismatch(
             f"source {self._context.operator!r} has {count} records, but {self._count} were processed before the"
             " restart; its input has changed"
         )

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from netstack.task.branches import joined
 from netstack.task.fused import Target
+
+
+class Pair(NamedTuple):
+    first: list[int]
+    second: int
+
+
+@dataclass
+class Event:
+    tags: list[int]
 
 
 class Reader:
@@ -40,6 +51,8 @@ def test_operators_get_copies_of_what_can_be_changed() -> None:
         Counter("ab"),
         bytearray(b"x"),
         (1, [2]),
+        Pair([1], 2),
+        Event([1]),
         np.arange(3),
         {"lock": iter([])},
     ]

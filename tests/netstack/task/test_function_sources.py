@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.errors import CheckpointError, ConfigError, StateMismatch
+from netstack.errors import ConfigError, StateMismatch
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task import iterable_source
 from netstack.task.chain_loop import TURN_S
@@ -95,7 +95,7 @@ async def test_a_sequence_goes_on_at_its_position(autojump_clock: MockClock, tmp
 async def test_fewer_records_than_were_sent(autojump_clock: MockClock, tmp_path: Path, source: Any) -> None:
     more = {} if source is numbers else {"record_s": 1e-6}
     await sent(tmp_path, job_of(tmp_path, source, count=1000, **more), 990)
-    with pytest.raises(CheckpointError, match="has 500 records, but 990 were processed before the restart"):
+    with pytest.raises(StateMismatch, match="has 500 records, but 990 were processed before the restart"):
         await run_to_its_end(job_of(tmp_path, source, count=500, **more), restore=2)
 
 
