@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from ..errors import StateMismatch, ConfigError, StateMismatch
+from ..errors import ConfigError, StateMismatch
 from ..safe_text import type_text
 from .context import OperatorContext
 
