@@ -35,6 +35,7 @@ from .instructions import (
     UpdateGate,
 )
 from .scheduler_settings import SchedulerSettings
+from .slots.placement import may_hold_slots
 from .slots.slot_allocation import SlotAllocation
 from .slots.slot_pool import SlotPool
 from .slots.slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred, task_balanced
@@ -98,7 +99,8 @@ class Progress:
         self.strategy = self._choose_strategy()
         waits = settings.slots.waits_for_running
         if waits is None:
-            waits = any(dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets)
+            stores = any(dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets)
+            waits = stores and not may_hold_slots(job)
         self.allocation = SlotAllocation(
             self.topology,
             self._groups_of(self.topology.initialised),

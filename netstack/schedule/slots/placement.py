@@ -114,14 +114,29 @@ def place(
 def can_take_turns(graph: JobGraph, available: int, mode: LoadBalanceMode) -> bool:
     """Whether a job that is too large for a placement runs nevertheless: region after region, as slots become free.
 
-    Not a job whose results are all pipelined, because its sources may never end; nor in mode TASKS, which waits until
-    there are slots for all tasks that can start.
+    Not a job whose results are all pipelined, because its sources may never end, nor one of `may_hold_slots`; nor in
+    mode TASKS, which waits until there are slots for all tasks that can start.
     """
     if mode is LoadBalanceMode.TASKS or all(dataset.type.must_be_pipelined for dataset in graph.datasets):
+        return False
+    if may_hold_slots(graph):
         return False
     group_of = np.concatenate(local_input_preferred(graph).of_vertex)
     pairs = np.unique(np.stack((Regions(Topology(graph)).region_of, group_of)), axis=1)
     return int(np.bincount(pairs[0]).max()) <= available
+
+
+def may_hold_slots(graph: JobGraph) -> bool:
+    """Whether a task may hold a slot while it waits for a producer that needs a slot: both in one slot sharing group.
+
+    A consumer of a hybrid result starts before all producers have ended, in the slot of the producer that it shares.
+    """
+    return any(
+        graph.datasets[edge.dataset].type.is_hybrid
+        and graph.vertices[edge.consumer].slot_sharing_group
+        == graph.vertices[graph.datasets[edge.dataset].producer].slot_sharing_group
+        for edge in graph.edges
+    )
 
 
 def _order(graph: JobGraph, groups: ExecutionSlotSharingGroups) -> IndexArray:

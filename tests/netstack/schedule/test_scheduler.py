@@ -412,6 +412,14 @@ def test_a_batch_job_with_few_slots_takes_its_time() -> None:
     assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(310.0))).reason
 
 
+def test_a_consumer_that_holds_the_slot_that_its_producer_needs_is_a_failure() -> None:
+    """It shares the slot of another producer."""
+    play = Play(two_vertices(2, ResultPartitionType.HYBRID_FULL), taskmanagers=1, slots=1)
+    assert deployed(play.start()) == [0, 2]
+    play.finish(0)
+    assert "got no slot within 300.0 s" in end(play.give(Tick(310.0))).reason
+
+
 def test_slots_that_nobody_wants_are_given_back() -> None:
     play = Play(two_vertices(1, PIPELINED), slots=2)
     play.start()

@@ -167,6 +167,15 @@ def test_a_region_of_a_batch_job_needs_all_its_slots() -> None:
     assert "needs 6 slots at once" in make_plan(job.stream_graph(), taskmanagers=1, slots=5).problem
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_task_that_may_hold_the_slot_of_its_producer_takes_no_turns(is_batch: bool) -> None:
+    """A batch job gives each vertex a slot sharing group of its own."""
+    settings = StreamSettings(is_batch=is_batch, exchange_mode=GlobalExchangeMode.ALL_EDGES_HYBRID_FULL)
+    plan = make_plan(replace(shuffle(6), settings=settings), taskmanagers=1, slots=5)
+    assert plan.is_possible == is_batch
+    assert ("slots at once, but 1 TaskManager has 5" in plan.problem) != is_batch
+
+
 def test_too_few_slots() -> None:
     plan = make_plan(shuffle(6), taskmanagers=1, slots=5)
     assert plan.placement is None
