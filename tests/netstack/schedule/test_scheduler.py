@@ -417,7 +417,8 @@ def test_a_consumer_that_holds_the_slot_that_its_producer_needs_is_a_failure() -
     play = Play(two_vertices(2, ResultPartitionType.HYBRID_FULL), taskmanagers=1, slots=1)
     assert deployed(play.start()) == [0, 2]
     play.finish(0)
-    assert "got no slot within 300.0 s" in end(play.give(Tick(310.0))).reason
+    assert canceled(play.give(Tick(310.0))) == [2]
+    assert "got no slot within 300.0 s" in end(play.report(ExecutionInput.CANCELED, 2)).reason
 
 
 def test_slots_that_nobody_wants_are_given_back() -> None:
