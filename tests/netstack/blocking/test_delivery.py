@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -245,7 +244,7 @@ def test_a_gate_that_opens_while_a_signal_ends_its_call_is_closed(pair: Pair, mo
         return gate
 
     def end_call(*_: Any) -> None:
-        time.sleep(0.1)  # the gate is open now
+        pair.consumer.statistics()  # asked in the loop, after the gate has opened there
         raise InterruptedError
 
     monkeypatch.setattr(manager, "open_gate", open_and_signal)
