@@ -19,6 +19,7 @@ from typing import Any, Final
 import click
 from rich.markup import escape
 
+from netstack.cli.json_document import drop_output
 from netstack.cli.values import COUNT, NUMBER
 from netstack.errors import ConfigError, NetstackError
 from netstack.units import counted
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
     try:
         return _run(words, runners or Runners())
     except BrokenPipeError:
-        _drop_output()  # its reader has closed it
+        drop_output()  # its reader has closed it
         return 1
 
 
@@ -427,10 +428,5 @@ def _failed(message: str, code: int, as_json: bool) -> int:
         except BrokenPipeError:
             raise
         except OSError:  # standard output cannot be written, which may be what failed
-            _drop_output()
+            drop_output()
     return code
-
-
-def _drop_output() -> None:
-    """Drops what standard output could not take, which must not fail again when the process ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

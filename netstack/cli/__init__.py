@@ -22,7 +22,7 @@ from .. import build
 from ..errors import ConfigError, NetstackError
 from ..safe_text import escape_unencodable
 from ..version import __version__
-from .json_document import print_document
+from .json_document import drop_output, print_document
 
 _COMMANDS: Final = {
     "buffers": "buffers",
@@ -123,8 +123,12 @@ def _run(words: list[str]) -> int:
 
 def _failed(text: str, code: int, as_json: bool, traceback: str = "") -> int:
     """Prints the error, after the traceback of the user's code if there is one."""
-    if as_json:
-        print_document({"error": text, **({"traceback": traceback} if traceback else {})})
+    try:
+        if as_json:
+            print_document({"error": text, **({"traceback": traceback} if traceback else {})})
+        click.echo(nl=False)  # flushes
+    except OSError:  # standard output cannot be written, which may be what failed
+        drop_output()
     if traceback:
         click.echo(traceback, err=True)
     click.echo(f"netstack: {text}", err=True)

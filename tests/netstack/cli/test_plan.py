@@ -35,6 +35,21 @@ def test_a_picture_where_the_locale_lacks_its_characters() -> None:
     assert "\\u250c" in done.stdout  # a corner
 
 
+@pytest.mark.parametrize("words", [["plan", EXAMPLE, "--format", "json"], ["plan", "no", "--format=json"]])
+def test_a_full_standard_output_is_one_sentence(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "netstack.cli", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # what is buffered must not fail again at the end
+        )
+    assert done.returncode == (2 if "no" in words else 1)
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_flag_without_its_value_points_to_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", EXAMPLE, "--slots"]) == 2
     assert capsys.readouterr().err.endswith("'--slots' requires an argument. (see: netstack plan --help)\n")
