@@ -6,6 +6,7 @@ Takes: nothing. Gives: frozen messages, which `messages.CODEC` encodes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from .codec import Attempt, Message, Plain
 
@@ -215,6 +216,10 @@ class SlotBlocked(Message):
     slot: int
     blocked_s: float
     where: Plain
+
+
+NO_PLACE: Final = "a place that is not known, because its process is stopped or waits for a device"
+"""The place of a blocked slot that answers no request for its stack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import trio
 
 from ..control.messages import AskStacks
-from ..control.reports import SlotBlocked, Stacks
+from ..control.reports import NO_PLACE, SlotBlocked, Stacks
 from ..safe_text import safe_text
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def place_of(message: SlotBlocked) -> dict[str, Any]:
 def blocked_text(message: SlotBlocked) -> str:
     """Describes a blocked slot in one sentence."""
     where = place_of(message)
-    place = f"{where['file']}:{where['line']} in {where['function']}" if where["file"] else "?"
+    place = f"{where['file']}:{where['line']} in {where['function']}" if where["file"] else NO_PLACE
     operator = f"operator {where['operator']!r}, " if where["operator"] else ""
     task = f"task {where['task']} ({where['subtask']}), " if where["task"] else ""
     return safe_text(f"its event loop has been blocked for {message.blocked_s:.0f} s: {task}{operator}at {place}", 600)

@@ -35,6 +35,7 @@ from ..control.messages import (
     SubmitTasks,
 )
 from ..control.reports import (
+    NO_PLACE,
     FetchBlob,
     JobClosed,
     JobOpened,
@@ -412,7 +413,8 @@ class Slot:
                 if silent_s - self.blocked_s >= BLOCKED_S:
                     self._set_blocked(silent_s, self._where)
             elif self._where or silent_s >= 2 * BLOCKED_S:  # on a busy machine the first request may time out
-                LOGGER.warning("slot %d is blocked: its event loop is at %s", self.number, place_text(self._where))
+                place = place_text(self._where) or NO_PLACE
+                LOGGER.warning("slot %d is blocked: its event loop is at %s", self.number, place)
                 self._set_blocked(silent_s, self._where)
         asked = [when_s for job in self.jobs.values() for when_s in job.attempts.values() if when_s is not None]
         asked += [job.closing_s for job in self.jobs.values() if job.closing_s is not None]

@@ -11,7 +11,7 @@ from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
 from netstack.control.messages import AskStacks
-from netstack.control.reports import SlotBlocked, SlotEnded, Stacks
+from netstack.control.reports import NO_PLACE, SlotBlocked, SlotEnded, Stacks
 from netstack.jobmanager import stacks
 from netstack.jobmanager.stacks import WAITING, flame_tree
 from netstack.schedule.graph.settings import RestartSettings
@@ -64,7 +64,7 @@ async def test_what_a_peer_says_of_a_place_is_taken_field_by_field(autojump_cloc
         (blocked,) = (await user.ask("job", job_id=job_id))["blocked"]
         assert (blocked["file"], blocked["line"]) == (None, None)
         assert blocked["taskmanager"] == tm.name
-        assert blocked["text"] == "its event loop has been blocked for 3 s: at ?"
+        assert blocked["text"] == f"its event loop has been blocked for 3 s: at {NO_PLACE}"
         # A slot that it does not have ends the connection of whoever says so.
         tm.link.send(SlotBlocked(job_id, 2, 3.0, {}))
         await trio.sleep(1.0)

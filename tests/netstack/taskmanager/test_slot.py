@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from netstack.control.reports import NO_PLACE
 from netstack.taskmanager.slot import BLOCKED_S, Slot, SlotJob
 
 PLACE = {"operator": "read", "file": "/jobs.py", "line": 7, "function": "read"}
@@ -22,7 +23,7 @@ PLACE = {"operator": "read", "file": "/jobs.py", "line": 7, "function": "read"}
     ],
 )
 async def test_a_blocked_slot_is_reported_with_its_place(
-    places: list[dict[str, Any]], wanted: list[tuple[float, dict[str, Any]]]
+    places: list[dict[str, Any]], wanted: list[tuple[float, dict[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
     nothing: Any = None
     slot = Slot(0, "tcp://127.0.0.1:1", 1, None, nothing, nothing, nothing)
@@ -40,6 +41,8 @@ async def test_a_blocked_slot_is_reported_with_its_place(
         child.silent_s = float(second)
         await slot.look(cancellation_timeout_s=60.0)
     assert reports == wanted
+    where = "operator 'read', /jobs.py:7 in read" if wanted[0][1] else NO_PLACE
+    assert caplog.messages == [f"slot 0 is blocked: its event loop is at {where}"]
     child.silent_s = BLOCKED_S / 2
     await slot.look(cancellation_timeout_s=60.0)
     assert reports[len(wanted) :] == [(0.0, {})]
