@@ -161,7 +161,8 @@ class RecordWriter(Generic[T]):
         if self._try_emit(record):
             return
         await self._make_whole()
-        while self._core.buffers.waits_early and not self._pool.is_available:
+        pool = self._pool
+        while self._core.buffers.waits_early and not self._tries(lambda: pool.is_available):
             await self._wait_for_buffer(self._partition.soft_backpressured)
         await self._emit_spanning(record)
 

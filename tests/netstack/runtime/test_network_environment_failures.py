@@ -11,6 +11,7 @@ import trio.testing
 from network_environments import CONFIG, assert_nothing_left, channels, read_all, settle, url
 from trio.testing import MockClock
 
+from netstack.config import NetworkConfig
 from netstack.errors import (
     ChannelFailed,
     ConfigError,
@@ -368,6 +369,35 @@ async def test_a_pool_that_grows_as_its_writer_looks_for_lost_consumers_is_used(
             with trio.fail_after(1):
                 await writer.emit(bytes(1020))
         assert partition.engine.pool.present_size > 3
+
+
+async def test_a_writer_acting_as_flink_sleeps_on_when_one_of_its_consumers_leaves(autojump_clock: MockClock) -> None:
+    """Its wait ends, and there is no buffer: the next one must not end at once, for ever."""
+    config = NetworkConfig.flink(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
+    async with open_network(url(), config) as manager, trio.open_nursery() as nursery:
+        partition = manager.create_partition("p", subpartitions=2)
+        leaving = await manager.open_gate(channels(manager, count=2)[1:])
+        writer = RecordWriter(partition, selector=CustomSelector(lambda record, count: 0), buffer_timeout_s=None)
+        looks = 0
+
+        def listen() -> float:
+            nonlocal looks
+            looks += 1
+            assert looks < 10, "it never sleeps, and nothing else runs"
+            return 0.0
+
+        async def write() -> None:
+            while True:
+                await writer.emit(bytes(1020))
+
+        partition.engine.listen = listen
+        nursery.start_soon(write)
+        await settle()
+        assert looks == 1
+        leaving.close()
+        await settle()
+        assert looks == 2
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("selector", [RoundRobinSelector, BroadcastSelector])
