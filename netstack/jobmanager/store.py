@@ -20,7 +20,8 @@ A JobManager that was stopped but not killed keeps its lock. Another one then ta
 the lock, then increments `life.json`. A writer checks after each write that it is still the newest; the next JobManager
 increments first and reads afterwards. So an old JobManager publishes nothing that the new one does not know, and its
 later writes about jobs that were taken up again are ignored. A job that it stores after the new one has read the folder
-is missing in `known.json`; its submission was refused, so the next JobManager removes it.
+is missing in `known.json`; its submission was refused, so the next JobManager removes it. A folder whose lock somebody
+removed is taken likewise.
 """
 
 from __future__ import annotations
@@ -357,6 +358,7 @@ def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobSt
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
+        is_lost = (path / "life.json").exists() and not (path / "lock").exists()  # removed; its holder may be alive
         lock = open(path / "lock", "a+")  # noqa: SIM115  # closed below; closing unlocks
     except OSError as error:
         raise JobStoreError(f"{path} cannot be the folder of a JobManager: {error}") from error
@@ -377,7 +379,7 @@ def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobSt
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        yield JobStore(path, _next_life(path / "life.json"), lock.fileno(), is_stolen=not is_free)
+        yield JobStore(path, _next_life(path / "life.json"), lock.fileno(), is_stolen=is_lost or not is_free)
     finally:
         lock.close()
 
@@ -385,7 +387,7 @@ def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobSt
 def sign_of_life(folder: str | Path) -> tuple[int, int] | None:
     """Returns a value that changes while the folder's JobManager is alive; None if the folder is free."""
     try:
-        with open(Path(folder) / "lock", "a+") as lock:
+        with open(Path(folder) / "lock", "r+") as lock:
             if _try_lock(lock):
                 return None
             status = os.fstat(lock.fileno())

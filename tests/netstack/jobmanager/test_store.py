@@ -160,6 +160,17 @@ def test_who_was_replaced_writes_nothing_that_counts(tmp_path: Path) -> None:
         assert found.end["state"] == "failed"
 
 
+async def test_a_folder_whose_lock_was_removed_is_taken_from_its_holder(tmp_path: Path) -> None:
+    """Its jobs failed, because their checkpoint folders belonged to the holder, which then ended."""
+    with open_job_store(tmp_path) as first:
+        (tmp_path / "lock").unlink()
+        assert await wait_for_folder(str(tmp_path), at_once) is False
+        with open_job_store(tmp_path) as second:
+            assert second.is_stolen
+            with pytest.raises(JobStoreFenced):
+                first.renew()
+
+
 def test_a_job_stored_by_a_replaced_jobmanager_is_removed_by_the_next_one(tmp_path: Path) -> None:
     """Its submission was refused, and the user submitted it again: it ran, and committed, twice."""
     with open_job_store(tmp_path) as first, open_job_store(tmp_path, steal=True) as second:
