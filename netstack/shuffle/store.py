@@ -120,7 +120,7 @@ class PartitionStore:
         return self.compression.compressed_bytes
 
     def on_flush_wanted(self) -> None:
-        """Takes finished buffers; cuts a torn region if the pool is exhausted otherwise."""
+        """Takes finished buffers; cuts a torn region if the pool is exhausted, and no region is being written."""
         self._gather()
         pool = self._pool
         if (
@@ -383,6 +383,7 @@ class PartitionStore:
             self._on_error(error)
         else:
             self._write_next()
+            self.on_flush_wanted()  # the writer is not woken if the pool has shrunk by what this region returned
 
     def _write_index(self) -> None:
         self._is_writing = True

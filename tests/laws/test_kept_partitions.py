@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from record_streams import split_stream
 
 from netstack.buffer.buffer import Buffer
+from netstack.buffer.local_pool import LocalBufferPool
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.stored import Packaging, StoredBuffer, decompress
 from netstack.config import FLINK_DIALECT, NetworkConfig
@@ -171,10 +172,12 @@ class Reader:
         for part in buffer.parts:
             yield decompress(part, SEGMENT) if buffer.is_compressed else bytes(part)
 
-    def give_back(self) -> None:
-        for buffer in self.held:
+    def give_back(self) -> bool:
+        """Recycles what it holds. Returns whether there was anything."""
+        held, self.held = self.held, []
+        for buffer in held:
             buffer.recycle()
-        self.held.clear()
+        return bool(held)
 
     def leave(self) -> None:
         self.give_back()
@@ -221,6 +224,9 @@ class World:
             refuse=Refused,
         )
         self.partition.on_release = self.writer.abandon
+        self.partition.pool.on_available = self.on_available
+        self.is_told = False
+        self.other: LocalBufferPool | None = None
         self.written: list[list[bytes]] = [[] for _ in range(subpartitions)]
         self.numbers = itertools.count()
         self.readers: list[Reader] = []
@@ -230,17 +236,38 @@ class World:
     def on_readable(self, partition: ResultPartition) -> None:
         self.readable += 1
 
+    def on_available(self) -> None:
+        self.is_told = True
+
+    def squeeze(self) -> None:
+        """Another pool wants all memory that is not promised, or leaves it again."""
+        if self.other is not None:
+            self.other.destroy()
+            self.other = None
+        else:
+            self.other = self.network.create_pool(
+                self.config.total_segments - self.network.statistics().required_segments, None
+            )
+            assert self.other.size == self.other.required  # by now all pools have their new sizes
+
     def emit(self, subpartition: int, size: int, fill: bytes) -> None:
         record = HEAD.pack(subpartition, next(self.numbers)) + (fill * (size // len(fill) + 1))[:size]
         if not self.writer.try_emit(record):
             slot, emission = self.writer.plan_record(record)
-            while not emission.advance():
-                assert self.disk.run(), "the writer waits for memory, and nothing is under way that would bring any"
-                for reader in self.readers:  # what is read once is waited for, as any consumer is
-                    reader.give_back()
+            while not self.tries(emission.advance):
+                while not self.is_told:
+                    is_working = self.disk.run()
+                    for reader in self.readers:  # what is read once is waited for, as any consumer is
+                        is_working |= reader.give_back()
+                    assert is_working, "the writer waits for memory, and nothing is under way that would bring any"
             self.writer.buffers.after_write(slot)
         for index in range(self.subpartitions) if self.is_broadcast else [subpartition]:
             self.written[index].append(record)
+
+    def tries(self, step: Callable[[], bool]) -> bool:
+        """Whether a step succeeds; who waits afterwards has to be told of memory."""
+        self.is_told = False
+        return step()
 
     def open(self, first: int, count: int, packaging: Packaging) -> Reader | None:
         try:
@@ -288,6 +315,8 @@ class World:
             reader.leave()
         self.partition.release()
         self.disk.run_all()
+        if self.other is not None:
+            self.squeeze()
         assert os.listdir(self.folder) == []
         assert self.factory.quota.used_bytes == 0
         assert self.network.free_segments == self.config.total_segments
@@ -313,6 +342,7 @@ def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
         st.tuples(st.just("grant"), st.integers(0, 9), st.integers(1, 4)),
         st.tuples(st.just("give back"), st.integers(0, 9)),
         st.tuples(st.just("leave"), st.integers(0, 9)),
+        st.tuples(st.just("squeeze")),
     )
     return draw(st.lists(step, max_size=40))
 
@@ -377,6 +407,8 @@ def test_what_is_read_is_what_was_written(
                     world.readers[index % len(world.readers)].give_back()
                 case ("leave", index) if world.readers:
                     world.readers[index % len(world.readers)].leave()
+                case ("squeeze",):
+                    world.squeeze()
         framed = [sum(len(record) + 4 for record in written) for written in world.written]
         assert list(world.partition.bytes_per_subpartition) == framed
         if not kind.is_blocking and not kind.is_reconsumable:
@@ -464,6 +496,26 @@ def damage(path: Path, how: str, place: int, value: int) -> None:
     else:
         del data[place:]
     path.write_bytes(data)
+
+
+def test_a_pool_that_shrinks_by_what_is_written_does_not_leave_its_writer_waiting() -> None:
+    """The writer waits in a record for the region that is being written, and another pool gets its memory."""
+    folder = tempfile.mkdtemp()
+    try:
+        world = World(ResultPartitionType.BLOCKING, 1, folder)
+        while not world.disk.waiting:
+            world.emit(0, 1000, b"a")
+        slot, emission = world.writer.plan_record(HEAD.pack(0, next(world.numbers)) + bytes(100_000))
+        assert not world.tries(emission.advance)
+        world.squeeze()
+        while not world.tries(emission.advance):
+            while not world.is_told:
+                assert world.disk.run(), "the writer waits for memory, and nothing is under way that would bring any"
+        world.writer.buffers.after_write(slot)
+        world.finish()
+        world.close()
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_where_room_is_scarce_what_gets_smaller_is_compressed() -> None:
