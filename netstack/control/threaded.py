@@ -87,9 +87,12 @@ class ThreadedLink:
     async def receive(self) -> Message:
         """Waits for the next message, like `ControlLink.receive`."""
         await trio.lowlevel.checkpoint()
-        while not self._inbox:
-            if self.failure is not None:
-                raise self.failure
+        while True:
+            failure = self.failure  # read first: the thread may add a last message and then set it
+            if self._inbox:
+                break
+            if failure is not None:
+                raise failure
             await self._arrived.wait()
         message, size_bytes = self._inbox.popleft()
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,7 +15,8 @@ import trio
 
 from netstack.control import threaded
 from netstack.control.build import own_build
-from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink, dial, full_build
+from netstack.control.codec import Message
+from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial, full_build
 from netstack.control.messages import CloseJob, OperatorEvent
 from netstack.control.routing import read_route
 from netstack.control.threaded import ThreadedLink, open_threaded
@@ -51,6 +53,10 @@ async def _accept(listener: Listener, into: list[ControlLink], timeout_s: float)
     into.append(link)
 
 
+async def _never() -> tuple[ControlLink, Greeting]:
+    raise AssertionError("this link has no thread")
+
+
 async def test_messages_cross_both_ways_in_order() -> None:
     async with ends() as (link, other, _):
         assert (link.greeting.role, link.greeting.name) == (JOBMANAGER, "jm")
@@ -62,6 +68,26 @@ async def test_messages_cross_both_ways_in_order() -> None:
         assert [await link.receive() for _ in range(200)] == [CloseJob(f"from {number}") for number in range(200)]
         with pytest.raises(ConfigError, match="cannot be sent"):
             link.send(OperatorEvent("j", (0, 0, 0), {"x": object()}))
+
+
+async def test_a_message_that_comes_with_the_end_while_somebody_looks_is_received() -> None:
+    link = ThreadedLink(_never)
+
+    class Inbox(deque[tuple[Message, int]]):
+        """Empty at the first look; then the thread adds a message, and the connection ends."""
+
+        def __bool__(self) -> bool:
+            if link.failure is not None:
+                return len(self) > 0
+            self.append((CloseJob("last"), 0))
+            link.failure = ConnectionLost("it has ended")
+            link._call_here(link._wake_all)
+            return False
+
+    link._inbox = Inbox()
+    assert await link.receive() == CloseJob("last")
+    with pytest.raises(ConnectionLost, match="it has ended"):
+        await link.receive()
 
 
 @pytest.mark.slow
