@@ -54,7 +54,10 @@ class KeptBlob:
                 while written < len(data):
                     written += os.write(self._file, whole[written:])
         except OSError as error:
-            raise BlobError(f"blob {self.key} cannot be written: {error}") from error
+            folder = self._directory or tempfile.tempdir or "the temporary folder"
+            raise BlobError(
+                f"blob {self.key} cannot be written in {folder}: {error}; free space there, or set shuffle_directory"
+            ) from error
         self._digest.update(data)
         self.size_bytes += len(data)
 
