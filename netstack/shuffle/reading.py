@@ -6,7 +6,8 @@ Rules:
 - Passes go through the files from low offsets to high ones (elevator), so that many readers together read sequentially.
   Readers without pages go before those that read ahead.
 - Memory is a fixed number of blocks; a block is free again when all of its pages were recycled. When no block is free
-  and a reader has no pages, a reader whose consumer takes none drops its pages, and reads them again later.
+  and a reader has no pages, a reader whose consumer takes none drops its pages, and reads them again later: at once, or
+  as soon as one has used up its credit.
 - At most `PARALLEL_READS` jobs of a few blocks run, so the disk works while the previous pages are sent.
 """
 
@@ -119,6 +120,8 @@ class ReadScheduler:
         self._jobs = 0
         self._position = (0, 0, 0)
         self._pumping = False
+        self._is_short = False  # a reader without pages was refused a block
+        self._is_looking = False
         self.reads = 0
         """Number of blocks read."""
 
@@ -143,6 +146,16 @@ class ReadScheduler:
         if self._waiting:
             self._pump()
 
+    def look_soon(self) -> None:
+        """Looks for a block again, but not now: a reader with pages is about to use up its credit."""
+        if self._is_short and not self._is_looking:
+            self._is_looking = True
+            self._disk.submit(_nothing, self._look)
+
+    def _look(self, result: object, error: NetstackError | None) -> None:
+        self._is_looking = False
+        self._pump()
+
     def _pump(self) -> None:
         if self._pumping:
             return
@@ -158,6 +171,7 @@ class ReadScheduler:
 
     def _next_job(self) -> list[tuple[PageReader, Block, Sequence[Extent]]]:
         """The next readers, each with a block, in file order."""
+        self._is_short = False
         starved: list[tuple[tuple[int, int, int], PageReader]] = []
         ahead: list[tuple[tuple[int, int, int], PageReader]] = []
         for reader in list(self._waiting):
@@ -173,6 +187,7 @@ class ReadScheduler:
         for place, reader in turn[start:] + turn[:start]:
             block = self._take(is_urgent=bool(starved))
             if block is None:
+                self._is_short = bool(starved)
                 break
             del self._waiting[reader]
             self._holding.pop(reader, None)
@@ -224,6 +239,10 @@ class ReadScheduler:
             self._pump()
 
         self._disk.submit(work, done)
+
+
+def _nothing() -> None:
+    """A job that only causes another look, after the present turn."""
 
 
 def _place(entry: tuple[tuple[int, int, int], PageReader]) -> tuple[int, int, int]:

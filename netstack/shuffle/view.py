@@ -186,6 +186,8 @@ class StoredView:
         buffer.sequence = self._sequence
         self._sequence += parts
         self._ask()
+        if self._ready and self._credit is not None and self._credit.available <= 1:  # the sender spends it next
+            self._store.reads.look_soon()
         following = self._following()
         if following is not None:
             buffer.more_available = True

@@ -291,9 +291,10 @@ class World:
                 break
             reader.credit.available = max(reader.credit.available, 2)
             if not reader.poll():
-                for other in self.readers:
-                    other.give_back()
-                assert self.disk.run(), "the reader waits, and nothing is being read"
+                is_working = self.disk.run()
+                for other in self.readers:  # a connection sends what it has credit for
+                    is_working |= other.give_back() or (not other.has_left and other.poll())
+                assert is_working, "the reader waits, and nothing is being read"
         assert not reader.poll()
 
     def check(self, reader: Reader) -> None:
@@ -513,6 +514,31 @@ def test_a_pool_that_shrinks_by_what_is_written_does_not_leave_its_writer_waitin
                 assert world.disk.run(), "the writer waits for memory, and nothing is under way that would bring any"
         world.writer.buffers.after_write(slot)
         world.finish()
+        world.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_who_waits_for_a_block_gets_that_of_a_reader_whose_credit_is_used_up() -> None:
+    """It was refused while the others had credit; then they send what they may, and everybody waits."""
+    folder = tempfile.mkdtemp()
+    try:
+        world = World(ResultPartitionType.BLOCKING, 1, folder, read_memory_bytes=1 << 20)
+        for start in range(0, 20_000, 1000):
+            world.emit(0, 1000, NOISE[start : start + 1000])
+        world.finish()
+        while len(world.readers) < 20 and (not world.readers or world.readers[-1].told):
+            world.open(0, 1, Packaging.COMPRESSED)
+            world.disk.run_all()
+        *others, last = world.readers
+        assert 2 <= len(others) < 19
+        for reader in others:
+            while reader.poll():
+                pass
+        assert not last.told
+        world.disk.run_all()
+        assert last.told
+        assert last.poll()
         world.close()
     finally:
         shutil.rmtree(folder)
