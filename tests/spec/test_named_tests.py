@@ -1,4 +1,4 @@
-"""Each line of THREATS.md and of FLINK.md has its test, and `.ci/run` runs it."""
+"""Each line of THREATS.md and of FLINK.md has its test; `.ci/run` runs them all (`tests/packaging/test_ci.py`)."""
 
 from __future__ import annotations
 
@@ -24,20 +24,6 @@ FLINK = rows_of("FLINK.md")
 TESTED = [row for row in THREATS + FLINK if row[-1] != "not tested"]
 
 
-RUN = (ROOT / ".ci/run").read_text(encoding="utf-8")
-LONG = [path for paths in re.findall(r'-m long ([^"]+)"', RUN) for path in paths.split()]
-"""Where `.ci/run` looks for tests that take long; all others it runs wherever they are."""
-
-
-def is_marked_long(nodes: list[ast.expr]) -> bool:
-    return any("mark.long" in ast.unparse(node) for node in nodes)
-
-
-def test_the_long_ones_are_seen() -> None:
-    assert "tests/laws" in LONG
-    assert is_marked_long(ast.parse("[pytest.mark.slow, pytest.mark.long]").body[0].value.elts)  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("row", TESTED)
 def test_every_line_names_a_test_that_exists(row: list[str]) -> None:
     for named in row[-1].split(", "):
@@ -47,15 +33,6 @@ def test_every_line_names_a_test_that_exists(row: list[str]) -> None:
         functions = (node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
         test = next((node for node in functions if node.name == found[2]), None)
         assert test is not None, f"{found[1]} has no {found[2]}"
-        marks = [
-            node.value
-            for node in module.body
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-        ]
-        if is_marked_long(marks + test.decorator_list):
-            assert any(found[1] == path or found[1].startswith(f"{path}/") for path in LONG), (
-                f".ci/run omits {found[1]}"
-            )
 
 
 def test_the_pages_have_all_their_lines() -> None:
