@@ -19,6 +19,7 @@ import functools
 import os
 import secrets
 import sys
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from ..runtime.names import refuse_while_importing
 from ..runtime.threads import background_tasks
 from ..safe_text import type_text
 from ..schedule.graph.job_file import write_job
+from ..schedule.graph.job_generator import generate_job
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
 from ..task.source_sizes import with_source_sizes
@@ -120,6 +122,8 @@ class JobClient:
         """
         refuse_while_importing("submit")
         graph = graph_of(job)
+        if text := generate_job(graph).warning:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         if graph.settings.is_dynamic:
             graph = await trio.to_thread.run_sync(with_source_sizes, graph)
         document = write_job(graph)
@@ -129,9 +133,10 @@ class JobClient:
             await self._send_code(package.sha256, package.data)
             code[package.name] = package.sha256
         builds = await trio.to_thread.run_sync(_builds, graph, frozenset(code))
-        definition = {"document": document, "code": code, "builds": builds}
         return await self.resubmit(
-            definition, from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state
+            {"document": document, "code": code, "builds": builds},
+            from_savepoint=from_savepoint,
+            allow_non_restored_state=allow_non_restored_state,
         )
 
     async def definition(self, job_id: str) -> Document:
@@ -221,7 +226,7 @@ class JobClient:
             `checkpoint_id`, `path` (for `submit`), `size_bytes`, `duration_s`.
 
         Raises:
-            RequestRefused: there is no such job, it has no checkpoint settings, or the savepoint failed.
+            RequestRefused: there is no such job, it takes no checkpoints, or the savepoint failed.
             ConnectionLost: the connection is lost.
 
         Cancellation: the savepoint is taken anyway.

@@ -193,7 +193,7 @@ class JobMaster:
         """Takes a savepoint; with `stop`, waits for the end of the job after it.
 
         Raises:
-            LocalProtocolError: the job has no checkpoint settings, or is ending.
+            LocalProtocolError: the job takes no checkpoints, or is ending.
             CheckpointError: the savepoint was aborted; the text contains the reason. The job continues.
 
         Cancellation: the savepoint is taken anyway.
@@ -212,7 +212,7 @@ class JobMaster:
             The report; `is_complete` is false if the checkpoint was aborted.
 
         Raises:
-            LocalProtocolError: the job has no checkpoint settings, or is ending.
+            LocalProtocolError: the job takes no checkpoints, or is ending.
 
         Cancellation: the checkpoint is taken anyway.
         """
@@ -221,7 +221,8 @@ class JobMaster:
     async def _take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
         if self._checkpoints is None:
             raise LocalProtocolError(
-                f"job {self.name!r} has no checkpoint settings: set `checkpoints` (an interval is not needed)"
+                f"job {self.name!r} takes no checkpoints: set `checkpoints` (an interval is not needed); a batch job"
+                " that keeps results never takes any"
             )
         return await self._checkpoints.take(savepoint=savepoint, stops=stops)
 

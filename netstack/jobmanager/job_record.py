@@ -83,7 +83,8 @@ def read_job(
     generated = generate_job(graph)
     settings = graph.settings
     folder = None
-    if settings.checkpoints is not None:
+    takes_checkpoints = generated.job.checkpoints is not None
+    if takes_checkpoints:
         folder = settings.checkpoint_folder or manager.store.checkpoint_folder(stored.job_id)
     generated = replace(generated, job=replace(generated.job, checkpoint_folder=folder))
     missing = next((node.name for node in graph.nodes if not node.function), None)
@@ -99,7 +100,7 @@ def read_job(
         None if settings.network is None else dataclasses.asdict(settings.network),
         JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
         None if folder is None else _storage(folder, generated.job.keep, stored),
-        None if settings.checkpoints is None else settings.checkpoint_folder,
+        settings.checkpoint_folder if takes_checkpoints else None,
         settings.retain,
         placement,
         coordinator,

@@ -110,9 +110,10 @@ class Jobs:
             await self._in_thread(partial(self._manager.store.code_bytes, digest))
         if from_savepoint is not None:
             if record.storage is None:
+                why = record.generated.warning if record.generated is not None else ""
                 raise ConfigError(
-                    f"job {record.name!r} has no checkpoint settings, so it cannot"
-                    " start from a savepoint: set `checkpoints`"
+                    f"job {record.name!r} cannot start from a savepoint: "
+                    + (why or "it has no checkpoint settings; set `checkpoints`")
                 )
             await self._owners.check_place(from_savepoint)
         if record.named_folder is not None:
@@ -144,6 +145,8 @@ class Jobs:
             if record.master is None:
                 self._disown(record)
             raise
+        if record.generated is not None and record.generated.warning:
+            LOGGER.info("job %s: %s", job_id, record.generated.warning)  # its client has warned
         if record.stored.not_restored:
             LOGGER.warning(
                 "job %s (%s) starts without the state of %s, which are not among its operators",

@@ -10,8 +10,8 @@ barriers follow EndOfData, or overtake it if they are unaligned. Afterwards the 
 Only operators with `checkpoint_completed` or `prepare_commit` need that last checkpoint; a task without them ends after
 EndOfPartition. The final state of the operators is stored, and belongs to every later checkpoint.
 
-Without checkpoints, or if the results are consumed only when they are complete, the task waits for no consumer. Instead
-of a checkpoint, prepared commits then wait for the scheduler's message that no task of the region can run again.
+Without checkpoints (a job that keeps results takes none) the task waits for no consumer. Instead of a checkpoint,
+prepared commits then wait for the scheduler's message that no task of the region can run again.
 
 How a job stops with a savepoint: its sources send the barrier, and no record after it until the savepoint is complete.
 Then they end, and so do all other tasks, without `finish`, because the job may continue elsewhere. If the savepoint
@@ -137,8 +137,6 @@ class ChainTask:
                 f" for {len(task.outputs)} outputs and {len(task.inputs)} inputs"
             )
         keyed = keyed_operators(task, self._load)
-        kinds = [partition.type for partition in descriptor.partitions]
-        has_later_consumers = not all(kind.must_be_pipelined or kind.is_persistent for kind in kinds)
         for information in task.operators:
             context = OperatorContext(
                 information.name,
@@ -153,12 +151,7 @@ class ChainTask:
                 open_gate=self._environment.open_gate,
                 by_index=all(gate.type.must_be_pipelined for gate in descriptor.gates),
             )
-            self._bound[information.name] = bound = BoundOperator(information, context, self._load)
-            if job.checkpoints is not None and bound.awaits_completion and has_later_consumers:
-                raise ConfigError(
-                    f"operator {bound.name!r} waits for a checkpoint at its end, but its consumers start only when it"
-                    " has ended, and a checkpoint needs all tasks: switch off checkpoints, or is_batch"
-                )
+            self._bound[information.name] = BoundOperator(information, context, self._load)
         writers: list[RecordWriter[Any]] = []
         try:
             for partition, output in zip(descriptor.partitions, task.outputs, strict=True):
@@ -410,8 +403,7 @@ class ChainTask:
         output, checkpoints = self._output, self._running
         self._chain.end(raises=False)
         await output.end_of_data(drain=drain)
-        is_pipelined = all(each.type.must_be_pipelined for each in self._descriptor.partitions)
-        if self._job.checkpoints is not None and is_pipelined:
+        if self._job.checkpoints is not None:
             await self._loop.settle_until(lambda: output.is_consumed)
             for partition in output.partitions:
                 if partition.is_released:

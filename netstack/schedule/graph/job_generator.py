@@ -28,7 +28,16 @@ from .job_graph import (
     sum_profiles,
 )
 from .slot_groups import with_slot_sharing_groups
-from .stream_graph import ExchangeMode, GlobalExchangeMode, Partitioner, StreamEdge, StreamGraph, StreamNode, Unset
+from .stream_graph import (
+    KEPT_DATASET,
+    ExchangeMode,
+    GlobalExchangeMode,
+    Partitioner,
+    StreamEdge,
+    StreamGraph,
+    StreamNode,
+    Unset,
+)
 
 _POINTWISE: Final = frozenset({Partitioner.FORWARD, Partitioner.RESCALE})
 _MODES: Final = {
@@ -165,24 +174,30 @@ class GeneratedJob:
 
     Attributes:
         chaining: which operators each vertex runs, and why.
+        warning: why the job takes no checkpoints although its settings ask for them; empty if it does as they say.
     """
 
     job: JobGraph
     chaining: Chaining
+    warning: str = ""
 
 
 def generate_job(graph: StreamGraph) -> GeneratedJob:
     """Chains the operators of a stream graph, and turns the remaining edges into datasets.
 
+    A batch job that keeps results takes no checkpoints, whatever its settings say.
+
     Raises:
         ConfigError: a blocking result of an operator with a buffer timeout of its own; a result that no task can write;
-            a pipelined edge in a dynamic graph; forward edges between different parallelisms; impossible groups.
+            a pipelined edge in a dynamic graph; forward edges between different parallelisms; impossible groups; a
+            streaming job that takes checkpoints and keeps results.
     """
     chaining = Chaining(graph)
     vertices = [_vertex(chaining, chain) for chain in chaining.chains]
     datasets, edges = _network(chaining)
     if graph.settings.is_dynamic:
         vertices = _forward_groups(chaining, vertices, datasets, edges)
+    without_checkpoints = _why_without_checkpoints(graph, chaining)
     has_invokables = any(node.kind is OperatorKind.INVOKABLE for node in graph.nodes)  # latency markers confuse them
     job = JobGraph(
         graph.name,
@@ -190,7 +205,7 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
         datasets,
         edges,
         is_dynamic=graph.settings.is_dynamic,
-        checkpoints=graph.settings.checkpoints,
+        checkpoints=None if without_checkpoints else graph.settings.checkpoints,
         checkpoint_folder=graph.settings.checkpoint_folder,
         keep=graph.settings.keep,
         latency_interval_s=0.0 if has_invokables else graph.settings.latency_interval_s,
@@ -201,7 +216,39 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
     job = with_slot_sharing_groups(
         job, names, is_default_shared=graph.settings.is_default_group_shared, profiles=graph.group_profiles
     )
-    return GeneratedJob(job, chaining)
+    return GeneratedJob(job, chaining, without_checkpoints)
+
+
+def _why_without_checkpoints(graph: StreamGraph, chaining: Chaining) -> str:
+    """Why a batch job takes no checkpoints that its settings ask for; empty if it takes them, or they do not.
+
+    A result that is kept is read again from its start after a failure. State of a checkpoint that has counted a part of
+    it would count that part twice, and records before it that the checkpoint has behind it would be missing.
+
+    Raises:
+        ConfigError: a streaming job takes checkpoints and keeps or reads a result.
+    """
+    if graph.settings.checkpoints is None:
+        return ""
+    kept = [
+        f"edge {graph.describe(edge)} is {kind.value}"
+        for edge in chaining.network_edges()
+        if (kind := result_type(graph, edge)).is_blocking or kind.is_hybrid
+    ]
+    kept += [f"source {node.name!r} reads a kept dataset" for node in graph.nodes if node.function == KEPT_DATASET]
+    if not kept:
+        return ""
+    more = f" (so are or do {len(kept) - 1} more)" if len(kept) > 1 else ""
+    cause = f"{kept[0]}{more}, which is read again from its start after a failure, whatever a checkpoint has counted"
+    if graph.settings.is_batch:
+        return (
+            f"job {graph.name!r} runs without the checkpoints of its settings: {cause}. A failure runs again only what"
+            " lost its results, and two-phase sinks commit at the end; remove `checkpoints` from the settings"
+        )
+    raise ConfigError(
+        f"job {graph.name!r} cannot take checkpoints: {cause}. Remove `checkpoints` from the settings, or use the"
+        " exchange mode PIPELINED and sources that can continue"
+    )
 
 
 def _vertex(chaining: Chaining, chain: Chain) -> JobVertex:

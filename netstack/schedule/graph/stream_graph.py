@@ -247,7 +247,7 @@ class StreamSettings:
         exchange_mode: of the edges without one; None: blocking in batch jobs, otherwise pipelined.
         shares_slots_by_default: whether all vertices of the group `default` may share slots; None: not in a batch job,
             where each pipelined region has a group of its own.
-        checkpoints: when and how they are taken; None: never.
+        checkpoints: when and how they are taken; None: never. A job that keeps results takes none (`generate_job`).
         checkpoint_folder: where they are stored; every process of the job must see it. None: in the JobManager's
             folder.
         keep: how many complete checkpoints are kept while the job runs.

@@ -85,6 +85,7 @@ class Plan:
         regions: by logical region.
         problem: why the job cannot run there; empty if it can.
         turns: that its subtasks take turns, because there are fewer slots than they need; empty if they do not.
+        warning: why the job takes no checkpoints although its settings ask for them; empty if it does as they say.
     """
 
     job: JobGraph
@@ -101,6 +102,7 @@ class Plan:
     regions: tuple[RegionPlan, ...]
     problem: str
     turns: str
+    warning: str = ""
 
     @property
     def is_possible(self) -> bool:
@@ -141,10 +143,10 @@ def make_plan(
     for name, value in (("taskmanagers", taskmanagers), ("slots", slots)):
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}; give at least 1")
-    chaining = None
+    chaining, warning = None, ""
     if isinstance(source, StreamGraph):
         generated = generate_job(source)
-        job, chaining = generated.job, generated.chaining
+        job, chaining, warning = generated.job, generated.chaining, generated.warning
     else:
         job = source
         check_result_types(job)
@@ -191,6 +193,7 @@ def make_plan(
         regions=_regions(job, undecided),
         problem=problem,
         turns=turns,
+        warning=warning,
     )
 
 

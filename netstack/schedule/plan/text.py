@@ -86,6 +86,8 @@ def plan_text(plan: Plan) -> str:
     lines += _slots(plan)
     lines += _taskmanagers(plan)
     lines += _regions(plan)
+    if plan.warning:
+        lines += ["", *textwrap.wrap(plan.warning, WIDTH)]
     for problem in filter(None, (plan.problem, buffers_problem(plan))):
         lines += ["", *textwrap.wrap(f"does not fit: {problem}", WIDTH, subsequent_indent="  ")]
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -41,6 +41,7 @@ _TOLD: Final[Mapping[str, str]] = {
     "TaskManagers that are shut out for a lie": r"TaskManager .* lost: (MALFORMED|UNEXPECTED)_FRAME",
     "second attempts of slow tasks": r"^ *[\d.]+ speculation: ",
     "tasks that are sent to no slow host": r"^ *[\d.]+ blocklist: blocked TaskManagers: tm",
+    "batch jobs that run without the checkpoints of their settings": r"runs without the checkpoints of its settings",
     "checkpoints that are not completed": r"checkpoint \d+ .*(declined|abort|time)",
 }
 _TOLD_AS: Final = {name: re.compile(pattern) for name, pattern in _TOLD.items()}

@@ -12,7 +12,18 @@ from ...schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
 from . import operators
 from .checked import checked_job
 from .operators import NUMBERER, SINK
-from .scenario import ADAPTIVE, BLOCKING, CHECKED, HYBRID, SELECTIVE, STREAMING, TWO_SOURCES, Scenario
+from .scenario import (
+    ADAPTIVE,
+    BLOCKING,
+    CHECKED,
+    HYBRID,
+    MODES,
+    SELECTIVE,
+    STREAMING,
+    TWO_SOURCES,
+    Scenario,
+    takes_checkpoints,
+)
 
 SEGMENTS: Final = 1024
 """Network memory of a job with its own network."""
@@ -67,7 +78,7 @@ class _Writer:
             else None,
             speculation=_SPECULATION if scenario.speculates else None,
             exchange_mode=_MODES[scenario.movement],
-            checkpoints=_checkpoints(scenario) if is_streaming else None,
+            checkpoints=_checkpoints(scenario) if asks_for_checkpoints(scenario) else None,
             restart=RestartSettings(kind=scenario.restart, delay_s=0.2, max_delay_s=3.0)
             if scenario.restart == "exponential"
             else RestartSettings(kind=scenario.restart, delay_s=0.2),
@@ -165,6 +176,11 @@ _SPECULATION: Final = SpeculationSettings(
     baseline_multiplier=1.1,
     block_slow_node_duration_s=3.0,
 )
+
+
+def asks_for_checkpoints(scenario: Scenario) -> bool:
+    """Whether its job asks for checkpoints: each that takes them, and some batch jobs, which run without them."""
+    return takes_checkpoints(scenario) or (scenario.mode != MODES[0] and not scenario.speculates)
 
 
 def _checkpoints(scenario: Scenario) -> CheckpointSettings:

@@ -14,13 +14,13 @@ from scripted_taskmanager import ScriptedTaskManager, client, document, jobmanag
 from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.control.messages import CloseJob
+from netstack.control.messages import CloseJob, TriggerCheckpoint
 from netstack.errors import ConfigError
 from netstack.jobmanager import queries
 from netstack.jobmanager.slot_offers import ORDER_PATIENCE_S
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.schedule.graph.stream_graph import StreamSettings
+from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
 
 
 def pipeline(parallelism: int = 2, **settings: Any) -> StreamEnvironment:
@@ -343,6 +343,39 @@ async def test_a_batch_job_begins_again_after_the_jobmanager_died(autojump_clock
         await tm.until(lambda: sorted(tm.tasks) == [(1, 0, 0), (1, 1, 0)])
     async with jobmanager(folder=folder) as manager, taskmanager(manager) as tm:
         await tm.until(lambda: sorted(tm.tasks) == [(0, 0, 0), (0, 1, 0)])
+
+
+async def test_a_batch_job_that_asks_for_checkpoints_runs_without_them(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """State of a checkpoint and kept results that are read from their start counted the same records twice."""
+    caplog.set_level("INFO", "netstack.jobmanager")
+    asking = {"checkpoints": CheckpointSettings(interval_s=0.1), "checkpoint_folder": str(tmp_path / "own")}
+    async with jobmanager(folder=str(tmp_path)) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline(is_batch=True, **asking))))["job_id"]
+        await tm.until(lambda: sorted(tm.tasks) == [(0, 0, 0), (0, 1, 0)])
+        await trio.sleep(1.0)
+        assert not any(isinstance(message, TriggerCheckpoint) for message in tm.said)
+        assert not (tmp_path / "own").exists()
+        assert f"job {job_id}: job 'pipeline' runs without the checkpoints of its settings" in caplog.text
+        with pytest.raises(AssertionError, match="'pipeline' takes no checkpoints"):
+            await user.ask("savepoint", job_id=job_id, stop=False)
+        with pytest.raises(AssertionError, match="cannot start from a savepoint: job 'pipeline' runs without"):
+            await user.ask("submit", document=document(pipeline(is_batch=True, **asking)), from_savepoint="/chk")
+        tm.finish()
+        await tm.until(lambda: sorted(tm.tasks) == [(1, 0, 0), (1, 1, 0)])
+        tm.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+
+
+async def test_a_streaming_job_that_keeps_a_result_is_refused_checkpoints_when_it_is_submitted(
+    autojump_clock: MockClock,
+) -> None:
+    kept = {"exchange_mode": GlobalExchangeMode.ALL_EDGES_HYBRID_FULL, "checkpoints": CheckpointSettings()}
+    async with jobmanager() as manager, client(manager) as user:
+        with pytest.raises(AssertionError, match="cannot take checkpoints: edge 'source' -> 'map' is hybrid"):
+            await user.ask("submit", document=document(pipeline(**kept)))
+        assert not manager.jobs.records
 
 
 async def test_one_jobmanager_a_folder(autojump_clock: MockClock, tmp_path: Path) -> None:

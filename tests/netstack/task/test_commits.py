@@ -214,16 +214,6 @@ async def test_commits_need_a_method(autojump_clock: MockClock, tmp_path: Path) 
         await run_to_its_end(job)
 
 
-async def test_who_ends_before_its_consumers_begin_cannot_hear_of_checkpoints(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    settings = StreamSettings(is_batch=True, checkpoints=CheckpointSettings(), checkpoint_folder=str(tmp_path))
-    job = StreamEnvironment("job", settings=settings)
-    job.source(ToldSource, name="told", parameters={"count": 5}).rebalance().sink(Collect, name="sink")
-    with pytest.raises(ConfigError, match="'told' waits for a checkpoint at its end"):
-        await run_to_its_end(job)
-
-
 async def test_prepared_commits_are_never_dropped(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with running(two_phases(tmp_path)) as run:
         await trio.sleep(0.004)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from job_shapes import job_graph
 
+from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.errors import ConfigError
 from netstack.ids import ResultPartitionType
-from netstack.schedule.graph.job_generator import pattern_of
+from netstack.schedule.graph.job_generator import generate_job, pattern_of
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern, JobGraph, ResourceProfile
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import (
@@ -304,3 +305,66 @@ def test_nothing_is_measured_where_an_invokable_would_read_the_markers() -> None
     assert job_graph(job.stream_graph()).latency_interval_s == 0.5
     job.invokable("jobs:run", source, name="reader")
     assert job_graph(job.stream_graph()).latency_interval_s == 0.0
+
+
+CHECKPOINTS = CheckpointSettings()
+KEEPING = [mode for mode in Mode if "BLOCKING" in mode.name or "HYBRID" in mode.name]
+
+
+def test_every_mode_but_those_with_pipelines_alone_keeps_results() -> None:
+    assert {*Mode} - {*KEEPING} == {
+        Mode.ALL_EDGES_PIPELINED,
+        Mode.ALL_EDGES_PIPELINED_APPROXIMATE,
+        Mode.FORWARD_EDGES_PIPELINED,
+        Mode.POINTWISE_EDGES_PIPELINED,
+    }
+
+
+@pytest.mark.parametrize("mode", [*KEEPING, Mode.FORWARD_EDGES_PIPELINED, Mode.POINTWISE_EDGES_PIPELINED])
+def test_no_checkpoints_where_results_are_kept(mode: Mode) -> None:
+    """After a restart state came from the checkpoint, and kept results were read from their start: counted twice."""
+    with pytest.raises(ConfigError, match="cannot take checkpoints: edge 'source' -> 'sink' is "):
+        two("rebalance", checkpoints=CHECKPOINTS, exchange_mode=mode)
+    assert two("rebalance", checkpoints=CHECKPOINTS, exchange_mode=mode, is_batch=True).checkpoints is None
+    assert two("rebalance", exchange_mode=mode).checkpoints is None
+
+
+@pytest.mark.parametrize("mode", [ExchangeMode.BATCH, ExchangeMode.HYBRID_FULL, ExchangeMode.HYBRID_SELECTIVE])
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_one_edge_of_a_job_that_keeps_its_results_is_named(mode: ExchangeMode, is_batch: bool) -> None:
+    job = StreamEnvironment(
+        "half",
+        buffer_timeout_s=None,
+        settings=StreamSettings(
+            checkpoints=CHECKPOINTS, is_batch=is_batch, exchange_mode=GlobalExchangeMode.ALL_EDGES_PIPELINED
+        ),
+    )
+    stream = job.source(F, name="source").rebalance().map(F, name="map")
+    stream.rebalance().exchange(mode).sink(F, name="sink")
+    if is_batch:
+        generated = generate_job(job.stream_graph())
+        assert "job 'half' runs without the checkpoints of its settings: edge 'map' -> 'sink' is" in generated.warning
+        assert generated.job.checkpoints is None
+    else:
+        with pytest.raises(ConfigError, match="'half' cannot take checkpoints: edge 'map' -> 'sink' is"):
+            made(job)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_who_takes_checkpoints_reads_no_dataset_that_begins_again(is_batch: bool) -> None:
+    settings = StreamSettings(
+        checkpoints=CHECKPOINTS, is_batch=is_batch, exchange_mode=GlobalExchangeMode.ALL_EDGES_PIPELINED
+    )
+    job = StreamEnvironment("reader", settings=settings)
+    job.dataset("words").rebalance().sink(F, name="sink")
+    if is_batch:
+        assert "source 'words' reads a kept dataset" in generate_job(job.stream_graph()).warning
+    else:
+        with pytest.raises(ConfigError, match="'reader' cannot take checkpoints: source 'words' reads a kept dataset"):
+            made(job)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_pipelines_take_the_checkpoints_that_they_ask_for(is_batch: bool) -> None:
+    job = two("rebalance", checkpoints=CHECKPOINTS, is_batch=is_batch, exchange_mode=Mode.ALL_EDGES_PIPELINED)
+    assert job.checkpoints == CHECKPOINTS
