@@ -15,7 +15,6 @@ from .errors import ConfigError
 
 _TEXT: Final = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)\s*([A-Za-zµμ]*)\s*")
 _DURATION_UNITS: Final = {
-    "": Decimal(1),
     "ns": Decimal("1e-9"),
     "us": Decimal("1e-6"),
     "µs": Decimal("1e-6"),
@@ -41,12 +40,15 @@ _MOST_BYTES: Final = 1 << 62
 _MOST_SECONDS: Final = 100 * 365.25 * 86400
 
 
-def parse_duration(text: str, *, what: str = "") -> float | None:
-    """Seconds from `100ms`, `1.5s`, `250us`, `2min`, `5` (seconds), `0`; None from `none`.
+def parse_duration(text: str, *, what: str = "", unit: str = "") -> float | None:
+    """Seconds from `100ms`, `1.5s`, `250us`, `2min`, `0`; None from `none`.
+
+    A number without a unit is refused, because Flink's users mean milliseconds and Python's mean seconds.
 
     Args:
         text: the user's input; case does not matter.
         what: the flag to name in an error message.
+        unit: what a number without a unit counts in, if the name of the setting says it.
 
     Raises:
         ConfigError: the text is not a number with a known unit.
@@ -59,10 +61,13 @@ def parse_duration(text: str, *, what: str = "") -> float | None:
     if match is None:
         raise ConfigError(f"{what}{text!r}: write a duration such as 100ms, 1s, 0 or none")
     number = Decimal(match[1].replace("_", ""))
-    unit = _DURATION_UNITS.get(match[2])
-    if unit is None:
+    given = match[2] or unit
+    if number and not given:
+        raise ConfigError(f"{what}{text!r} has no unit: write {match[1]}ms or {match[1]}s")
+    factor = _DURATION_UNITS.get(given or "s")
+    if factor is None:
         raise ConfigError(f"{what}{text!r}: unknown unit {match[2]!r}; use ns, us, ms, s, min or h")
-    seconds = float(number * unit)
+    seconds = float(number * factor)
     if not seconds < _MOST_SECONDS:
         raise ConfigError(f"{what}{text!r}: longer than a century; give a shorter duration")
     return seconds

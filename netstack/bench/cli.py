@@ -66,6 +66,7 @@ from .sweep import (
     utc_text,
     write_combined_report,
 )
+from .words import warnings_of
 
 SCHEMA_VERSION: Final = 1
 """Version of the document of `run --json` (run.schema.json), raised when a key is removed or changes its meaning."""
@@ -248,6 +249,7 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
         ):
             result = run_sweep(grid, store, once, command=command, progress=bar)
     _print_sweep(result, as_json)
+    console.print_warnings({"warnings": warnings_of(result.rows)}, errors)
     if result.interrupted:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
         done = result.skipped + result.made

@@ -20,6 +20,7 @@ from netstack.cli.values import (
     LENGTH,
     LENGTHS,
     RATE,
+    SECONDS,
     SIZE,
     SIZES,
     SWITCH,
@@ -165,7 +166,7 @@ def _checkpoints(size: Parsed, mode: Any, length: Parsed, more: str) -> Flag:
 
 def _use_constants(context: click.Context, parameter: click.Parameter, acts_as: str) -> str:
     """Makes the constants of the selected system the defaults of their flags."""
-    context.default_map = {name: f"{value:g}" for name, value in constants_of(acts_as).items()}
+    context.default_map = {name: _text(name, value) for name, value in constants_of(acts_as).items()}
     return acts_as
 
 
@@ -252,7 +253,7 @@ _KEY = flag("--key", None, "Column of --input whose key group selects the channe
 
 run_flags = flags(
     flag("--records", COUNT, "Stop after this many records."),
-    flag("--seconds", LENGTH, "Stop after this long; 3 s if neither limit is given."),
+    flag("--seconds", SECONDS, "Stop after this long; 3 s if neither limit is given."),
     record_bytes_flag(_RUN.record_bytes),
     flag_of(_RUN, "--channels", COUNT, "Logical channels on the one connection."),
     flag_of(
@@ -289,8 +290,8 @@ sweep_flags = flags(
     _KEY,
     _buffers(COUNTS, LENGTHS, "; a list draws curves"),
     _checkpoints(SIZES, Parsed("modes", listed(str)), LENGTHS, "; a list compares"),
-    flag("--seconds", LENGTH, "Length of each run.", default=DEFAULT_SECONDS),
-    flag("--latency-seconds", LENGTH, "Length of each latency run; by default --seconds; 0 leaves latency runs out."),
+    flag("--seconds", SECONDS, "Length of each run.", default=DEFAULT_SECONDS),
+    flag("--latency-seconds", SECONDS, "Length of each latency run; by default --seconds; 0 leaves latency runs out."),
     flag(
         "--latency-rate",
         RATE,

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from netstack.scratch import scratch_folder
+from netstack.units import format_duration
 
 from .busy import busy_warnings
 from .emulation import emulation_cells
@@ -24,7 +25,7 @@ from .host import host_facts, version
 from .pair import OnProgress as OnProgress
 from .pair import Progress as Progress
 from .pair import Summaries, lead
-from .peers import peer_spec
+from .peers import peer_spec, uses_timeout
 from .processes import PhaseLimits, Workers
 from .spec import RunSpec
 from .stopping import kept_at_interrupt
@@ -38,6 +39,7 @@ OURS: Final = "netstack"
 DEFAULT_SECONDS: Final = 3.0
 """Length of a run without `records` and `seconds`."""
 
+_WINDOW_S = 0.06  # what is left after the warm-up of a run that is too short for a steady window (`Arrivals.window`)
 _LATE_NS = 1_000_000_000  # records that arrive this long after the last was sent: the receiver is too slow
 _RATE_KEPT = 0.98  # below this part of the requested rate there is a warning
 _COMPARED: Final = (
@@ -217,6 +219,7 @@ def _result(spec: RunSpec, engine: str, summaries: Summaries) -> dict[str, Any]:
         "warnings": [
             *(f"delivery: {problem}" for problem in consumer["problems"]),
             *pace_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
+            *(timeout_warnings(spec, sent_s) if uses_timeout(engine) else ()),
             *connection_warnings(spec, congestion_control),
             *busy_warnings(timeline),
             *producer["facts"]["warnings"],
@@ -253,7 +256,11 @@ def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float)
     """Warnings for a run that was too short, or a producer that did not keep the requested rate."""
     warnings = []
     if not steady and spec.rate_per_s is None:
-        warnings.append(f"the run lasted {sent_s:.2f} s, too short for a warm-up: the figures include the start")
+        if sent_s - min(spec.warmup_s, sent_s / 3) < _WINDOW_S:
+            cause = f"the run lasted {sent_s:.2f} s, too short for a warm-up"
+        else:
+            cause = "too few records arrived between the warm-up and the end of the producer"
+        warnings.append(f"{cause}: the figures include the start")
     if spec.rate_per_s is not None and sent_records > 1:
         # The last record is due one interval before the end of its second, hence the one less.
         reached = (sent_records - 1) / sent_s if sent_s > 0 else math.inf
@@ -262,6 +269,17 @@ def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float)
                 f"asked {spec.rate_per_s:g} records/s, sent {reached:.0f}: latencies grow with the run's length"
             )
     return warnings
+
+
+def timeout_warnings(spec: RunSpec, sent_s: float) -> list[str]:
+    """A warning for a buffer timeout that cannot expire during the run."""
+    timeout_s = spec.buffer_timeout_s
+    if timeout_s is None or timeout_s <= sent_s:
+        return []
+    return [
+        f"the buffer timeout of {format_duration(timeout_s, space=' ')} is longer than the run of {sent_s:.2f} s: it"
+        " never expired, so the figures are those of --buffer-timeout none"
+    ]
 
 
 def connection_warnings(spec: RunSpec, control: str | None) -> list[str]:

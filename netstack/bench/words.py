@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from netstack.units import format_duration, format_size
+from netstack.units import counted, format_duration, format_size
 
 from .spec import RunSpec
 
@@ -74,6 +74,12 @@ def distinct_warnings(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]
         for likeness, warning in alike.items():
             counts.setdefault(likeness, []).append(warning)
     return sorted(((texts[0], len(texts)) for texts in counts.values()), key=lambda item: -item[1])
+
+
+def warnings_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The distinct warnings of runs in words, each with the number of runs."""
+    many = counted(len(rows), "run")
+    return [f"{text} ({count} of {many})" for text, count in distinct_warnings(rows)]
 
 
 def is_duration(name: str) -> bool:

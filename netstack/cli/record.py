@@ -24,7 +24,7 @@ from .job import job_parameters
 from .jobmanager_flags import connected, json_flag, secret_flag
 from .json_document import print_document
 from .run import run
-from .values import COUNT, LENGTH
+from .values import COUNT, SECONDS
 
 _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]/]+):\d{1,5}")
 
@@ -41,7 +41,7 @@ _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]/]+):\d{1
 @click.option(
     "--seconds",
     "seconds_s",
-    type=LENGTH,
+    type=SECONDS,
     show_default="until Ctrl-C",
     help="How long to record; only with the address of a JobManager.",
 )

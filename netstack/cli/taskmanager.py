@@ -250,6 +250,8 @@ def read_config(path: Path) -> dict[str, Any]:
             flags = {field: flag for flag, field in _FILE_NAMES.items()}
             names = ", ".join(sorted(flags.get(field, field).replace("_", "-") for field in known))
             raise ConfigError(f"{path}: unknown setting {name!r}; the settings are {names}")
+        if _KINDS.get(field) is LENGTH and type(value) in _TYPES[field] and value and not name.endswith("_s"):
+            raise ConfigError(f'{path}: {name} = {value} has no unit: write "{value}ms" or "{value}s"')
         if field in _KINDS and isinstance(value, str):
             try:
                 value = _KINDS[field].convert(value, None, None)

@@ -20,16 +20,15 @@ from ..jobmanager.tuning import Proposal, changed, measured, proposals
 from ..units import format_count, format_duration
 from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document
-from .values import LENGTH
+from .values import SECONDS
 
-SECONDS: Final = 5.0
 _LOOK_S: Final = 1.0
 _START_S: Final = 60.0
 
 
 @click.command(short_help="Find a running job's bottleneck and propose settings.")
 @click.argument("job_id", metavar="ID")
-@click.option("--seconds", type=LENGTH, default=f"{SECONDS:g}s", show_default=True, help="How long to measure.")
+@click.option("--seconds", type=SECONDS, default="5s", show_default=True, help="How long to measure.")
 @click.option(
     "--apply", is_flag=True, help="Stop the job with a savepoint and restart it from there with the new settings."
 )

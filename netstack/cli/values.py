@@ -10,6 +10,7 @@ from __future__ import annotations
 import decimal
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -77,9 +78,9 @@ def parse_rate(text: str) -> float:
     return float(parse_amount(text))
 
 
-def parse_length(text: str) -> float:
-    """Parses a duration that must not be `none`. Raises ConfigError if the text is no duration."""
-    value = parse_duration(text)
+def parse_length(text: str, *, unit: str = "") -> float:
+    """Parses a duration that must not be `none`; `unit` is that of a bare number. Raises ConfigError if it is none."""
+    value = parse_duration(text, unit=unit)
     if value is None:
         raise ConfigError(f"{text!r} is not allowed here; give a duration such as 10s, or 0")
     return value
@@ -104,6 +105,7 @@ def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 
 DURATION: Final = Parsed("duration", parse_duration)
 LENGTH: Final = Parsed("duration", parse_length)
+SECONDS: Final = Parsed("seconds", partial(parse_length, unit="s"))  # for flags whose names end in it
 SIZE: Final = Parsed("size", parse_size)
 COUNT: Final = Parsed("count", parse_count)
 NUMBER: Final = Parsed("number", parse_number)

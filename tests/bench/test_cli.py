@@ -254,6 +254,17 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
     assert len(printed.err.strip().splitlines()) == 1
 
 
+def test_warnings_of_runs_are_printed_after_a_sweep(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    runners.trouble[1] = runners.trouble[2] = {"warnings": ["the buffer timeout of 100 s is longer than the run"]}
+    words = [*SMALL, "--engine", "local", "--output", str(tmp_path)]
+    for _ in range(2):  # the second time the rows are stored already
+        assert main(words, runners=runners) == 0
+        assert "warning: the buffer timeout of 100 s is longer than the run (2 of 4 runs)" in capsys.readouterr().err
+    assert "is longer than the run (in 2 of 4 runs)" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -266,6 +277,10 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
         (["run", "--rate", "1.5q"], "write a number such as 812, 10k or 1.5M"),
         (["run", "--records", "1.2345k"], "is not a whole number"),
         (["run", "--buffer-timeout", "-5ms"], "--buffer-timeout"),
+        (["run", "--buffer-timeout", "100"], "'--buffer-timeout': '100' has no unit: write 100ms or 100s"),
+        (["sweep", "--timeouts", "0,1,10,100"], "'--timeouts': '1' has no unit: write 1ms or 1s"),
+        (["recommend", "--network", "10GbE:5"], "'--network': '5' has no unit: write 5ms or 5s"),
+        (["recommend", "--p99", "20"], "'--p99': '20' has no unit: write 20ms or 20s"),
         (["run", "--segment-size", "10"], "--segment-size 10B"),
         (["run", "--emit", "pickle"], "--emit"),
         (["run", "--transport", "carrier-pigeon"], "--transport"),

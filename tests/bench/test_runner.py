@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from netstack.bench.columns import COLUMNS
 from netstack.bench.endpoints import address_of, config_of
@@ -15,9 +17,11 @@ from netstack.bench.runner import (
     Progress,
     _steps_per_s,
     connection_warnings,
+    pace_warnings,
     ratios,
     run_once,
     run_with_peers,
+    timeout_warnings,
     with_length,
 )
 from netstack.bench.spec import RunSpec
@@ -346,3 +350,20 @@ def test_ctrl_c_in_the_first_turn_has_no_result(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("netstack.bench.runner.run_once", run_once)
     with pytest.raises(KeyboardInterrupt):
         run_with_peers(RunSpec(), ["zmq"], 5)
+
+
+@given(st.none() | st.floats(0, 1000), st.floats(0, 1000))
+def test_a_timeout_that_cannot_expire_is_a_warning(timeout_s: float | None, sent_s: float) -> None:
+    warned = timeout_warnings(RunSpec(buffer_timeout_s=timeout_s), sent_s)
+    assert len(warned) == (timeout_s is not None and timeout_s > sent_s)
+    assert all("it never expired, so the figures are those of --buffer-timeout none" in text for text in warned)
+
+
+@pytest.mark.parametrize(
+    ("sent_s", "cause"),
+    [(0.05, "lasted 0.05 s, too short for a warm-up"), (22.0, "too few records arrived between the warm-up and")],
+)
+def test_why_a_window_includes_the_start(sent_s: float, cause: str) -> None:
+    (warned,) = pace_warnings(RunSpec(), False, 2, sent_s)
+    assert cause in warned
+    assert not pace_warnings(RunSpec(), True, 2, sent_s)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,8 +34,6 @@ from netstack.units import (
         ("0.0", 0.0),
         ("0ms", 0.0),
         (".5ms", 0.0005),
-        ("5", 5.0),
-        ("2.5", 2.5),
         ("1_000ms", 1.0),
         ("none", None),
         (" None ", None),
@@ -41,6 +41,14 @@ from netstack.units import (
 )
 def test_durations_are_read_exactly(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
+
+
+@given(st.decimals(min_value="1e-3", max_value=10_000, places=3), st.sampled_from(["ms", "s", "min"]))
+def test_a_number_without_a_unit_is_refused_with_both_spellings(number: Decimal, unit: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_duration(str(number))
+    assert all(each in str(refused.value) for each in (f"{number}ms", f"{number}s"))
+    assert parse_duration(str(number), unit=unit) == parse_duration(f"{number}{unit}")
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,12 @@ import trio
 
 import netstack
 from netstack.bench.peers.flink import jar
+from netstack.cli.values import parse_length
 from netstack.errors import ConfigError, NetstackError
 from netstack.events import EndOfData
 from netstack.outbound.emission import Emission
 from netstack.transport import ByteStream, transport_for
-from netstack.units import format_duration, parse_duration
+from netstack.units import format_duration
 from netstack.wire.flink_events import decode, to_native
 
 HERE = Path(__file__).resolve().parent
@@ -262,7 +263,12 @@ async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str 
 def run(arguments: argparse.Namespace) -> int:
     """Starts the cluster with the job, prints what it prints, and who has credit meanwhile."""
     java = jar.java_command(HERE / "java")
-    command = [sys.executable, str(HERE / "flink_shuffle.py"), "serve", f"--delay={arguments.link / 2}"]
+    command = [
+        sys.executable,
+        str(HERE / "flink_shuffle.py"),
+        "serve",
+        f"--delay={format_duration(arguments.link / 2)}",
+    ]
     if arguments.rate:
         command.append(f"--rate={arguments.rate}")
     with tempfile.TemporaryDirectory(prefix="netstack-shuffle-") as folder:
@@ -331,6 +337,13 @@ def credits_of(addresses: Sequence[str]) -> Iterator[tuple[str, list[float]]]:
             yield kind, values
 
 
+def _duration(text: str) -> float:
+    try:
+        return parse_length(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -340,11 +353,11 @@ def main() -> int:
     one.add_argument("--jar", help="your job; a demo if not given")
     one.add_argument("--main", help="its main class, if the jar does not say")
     one.add_argument("--parallelism", type=int, default=4, help="default parallelism (4)")
-    one.add_argument("--link", type=parse_duration, default=0.0, help="round trip between task managers, such as 10ms")
+    one.add_argument("--link", type=_duration, default=0.0, help="round trip between task managers, such as 10ms")
     one.add_argument("--rate", help="of the link, bytes a second, such as 100MiB")
-    one.add_argument("--checkpoints", type=parse_duration, default=0.5, help="interval (500ms); 0: none")
+    one.add_argument("--checkpoints", type=_duration, default=0.5, help="interval (500ms); 0: none")
     one.add_argument("--unaligned", action="store_true", help="unaligned checkpoints")
-    one.add_argument("--aligned-timeout", type=parse_duration, default=0.0, help="with --unaligned: aligned until then")
+    one.add_argument("--aligned-timeout", type=_duration, default=0.0, help="with --unaligned: aligned until then")
     one.add_argument("--records", type=int, default=64_000, help="of the demo")
     one.add_argument("--records-per-s", type=float, default=16_000, help="of the demo")
     one.add_argument("--work-us", type=int, default=0, help="of the demo: work for each record, which back-pressures")
@@ -354,7 +367,7 @@ def main() -> int:
     one.add_argument("arguments", nargs="*", help="after --: of your job")
     other = commands.add_parser("serve", help="what the shuffle service starts beside each task manager")
     other.set_defaults(run=lambda given: trio.run(serve, given.socket, given.segment_bytes, given.delay, given.rate))
-    other.add_argument("--delay", type=float, default=0.0)
+    other.add_argument("--delay", type=_duration, default=0.0)
     other.add_argument("--rate")
     other.add_argument("socket")
     other.add_argument("segment_bytes", type=int)

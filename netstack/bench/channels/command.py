@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from netstack.cli.values import COUNT, LENGTH
+from netstack.cli.values import COUNT, SECONDS
 from netstack.units import format_latency, three_digits
 
 from .. import console
@@ -26,7 +26,7 @@ _DEFAULT: Final = ChannelsSpec()
 @click.command(short_help="Cost of idle logical channels: time to open, memory, CPU.")
 @flags(
     flag_of(_DEFAULT, "--channels", COUNT, f"Logical channels on the one connection, {MOST_CHANNELS} at most."),
-    flag_of(_DEFAULT, "--idle-seconds", LENGTH, "Time for which they are idle."),
+    flag_of(_DEFAULT, "--idle-seconds", SECONDS, "Time for which they are idle."),
     json_flag,
 )
 def channels(channels: int, idle_seconds: float, as_json: bool) -> int:

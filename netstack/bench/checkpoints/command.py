@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import click
 
-from netstack.cli.values import COUNT, LENGTH, Parsed, listed, parse_number
+from netstack.cli.values import COUNT, LENGTH, SECONDS, Parsed, listed, parse_number
 
 from .. import console
 from ..experiment import ResultFolder, output_flag
@@ -25,7 +25,7 @@ _DEFAULT: Final = CheckpointsSpec()
 @click.command(short_help="Aligned, unaligned and timed checkpoints under backpressure, side by side.")
 @flags(
     flag_of(
-        _DEFAULT, "--seconds", LENGTH, "Time with checkpoints in each mode at each pressure; the same time without."
+        _DEFAULT, "--seconds", SECONDS, "Time with checkpoints in each mode at each pressure; the same time without."
     ),
     flag_of(_DEFAULT, "--interval", LENGTH, "Interval between checkpoints."),
     flag_of(_DEFAULT, "--aligned-timeout", LENGTH, "Timed mode: age at which a checkpoint becomes unaligned."),

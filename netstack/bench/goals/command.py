@@ -16,7 +16,7 @@ import click
 from rich.markup import escape
 
 from netstack import build
-from netstack.cli.values import COUNT, LENGTH
+from netstack.cli.values import COUNT, SECONDS
 from netstack.errors import ConfigError
 from netstack.units import three_digits
 
@@ -34,7 +34,7 @@ REPEATS: Final = 5
 @click.command(short_help="The table of figures against peers, both builds, as Markdown.")
 @flags(
     flag("--repeats", COUNT, "Rounds; a figure is the mean of their ratios, with a range from 3 on.", default=REPEATS),
-    flag("--seconds", LENGTH, "Length of most measurements.", default=1.0),
+    flag("--seconds", SECONDS, "Length of most measurements.", default=1.0),
     flag("--only", None, "Only rows that contain this text; repeatable.", "words", multiple=True),
     flag("--build", BUILDS, "Both if not given.", "builds", multiple=True),
     json_flag,

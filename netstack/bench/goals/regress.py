@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from netstack import build
-from netstack.cli.values import COUNT, NUMBER
+from netstack.cli.values import COUNT, SECONDS
 from netstack.errors import ConfigError, NetstackError
 from netstack.units import three_digits
 
@@ -74,7 +74,7 @@ class Change:
     ),
     click.option("--save", is_flag=True, help="Make this run the baseline."),
     flag("--repeats", COUNT, "Rounds, 3 at least.", default=5),
-    flag("--seconds", NUMBER, "Length of most measurements.", default=0.1),
+    flag("--seconds", SECONDS, "Length of most measurements.", default=0.1),
     flag("--only", None, "Only rows that contain this text; repeatable.", "words", multiple=True),
     flag("--fail-on", ("worse",), "Exit code 1 when a figure is worse."),
     json_flag,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from netstack.cli.values import LENGTH, RATE
+from netstack.cli.values import RATE, SECONDS
 from netstack.errors import ConfigError
 from netstack.units import parse_amount
 
@@ -29,7 +29,7 @@ _DEFAULT: Final = IsolateSpec()
 
 @click.command(short_help="A consumer stalls: does its sibling on the same connection continue?")
 @flags(
-    flag_of(_DEFAULT, "--seconds", LENGTH, "Length of each phase."),
+    flag_of(_DEFAULT, "--seconds", SECONDS, "Length of each phase."),
     flag("--rate", None, "Rate of each producer in records per second; none is full speed.", default="5000"),
     record_bytes_flag(_DEFAULT.record_bytes),
     flag_of(_DEFAULT, "--slow-rate", RATE, "Rate of B.4 in the middle phase in records per second; 0 stalls it."),

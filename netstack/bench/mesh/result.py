@@ -16,7 +16,7 @@ from typing import Any, final
 from ..busy import busy_warnings
 from ..histogram import Histogram
 from ..host import host_facts, version
-from ..runner import connection_warnings, pace_warnings, paced_window
+from ..runner import connection_warnings, pace_warnings, paced_window, timeout_warnings
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
 from .matrix import SINK, SOURCE, Matrix, Placement
 from .timeline import Timeline
@@ -134,6 +134,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
         "warnings": [
             *(f"delivery: {text}" for text in wrong),
             *_pace_warnings(outcome, steady),
+            *timeout_warnings(spec, max((stopped_ns - outcome.start_ns) / 1e9 for stopped_ns in outcome.stopped_ns)),
             *(text for control in controls for text in connection_warnings(spec, control)),
             *_clock_warnings(outcome),
             *_crowd_warnings(outcome),

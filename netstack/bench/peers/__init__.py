@@ -50,6 +50,11 @@ def load_engine(name: str) -> Engine:
     return engine  # type: ignore[no-any-return]
 
 
+def uses_timeout(name: str) -> bool:
+    """Whether an engine is netstack itself, whose buffers have a timeout."""
+    return _ENGINES.get(name) == _ENGINES["netstack"]
+
+
 def peer_spec(name: str, spec: RunSpec) -> RunSpec:
     """The settings under which a peer does the work of `spec`: without the notions it does not have.
 

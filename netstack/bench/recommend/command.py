@@ -13,7 +13,7 @@ import click
 from rich.markup import escape
 
 from netstack.cli.network_flags import acts_as_flag
-from netstack.cli.values import COUNT, LENGTH, RATE, SIZE, Parsed
+from netstack.cli.values import COUNT, LENGTH, RATE, SECONDS, SIZE, Parsed
 from netstack.errors import ConfigError
 from netstack.units import counted, parse_duration, parse_size
 
@@ -27,7 +27,7 @@ from ..runners import Runners
 from ..spec import Emit, RunSpec, constants_of, refuse_below
 from ..stopping import kept_at_interrupt
 from ..store import StoreError, only_results, read_rows
-from ..words import distinct_warnings
+from ..words import warnings_of
 from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer
@@ -86,7 +86,7 @@ def parse_network(text: str) -> tuple[int | None, float]:
 @flag("--rate", RATE, "Rate of the latency runs in records per second, open loop.", default=DEFAULT_LATENCY_RATE_PER_S)
 @flag("--segment-size", SIZE, "Size of a network buffer.", default="32KiB")
 @acts_as_flag
-@flag("--seconds", LENGTH, "Length of each run.", default=0.7)
+@flag("--seconds", SECONDS, "Length of each run.", default=0.7)
 @flag("--budget", LENGTH, "Time after which no run begins.", default="3min")
 @hosts_flags
 @json_flag
@@ -158,8 +158,7 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[di
     if result is None:
         raise ConfigError("--budget: there is no time for one repeat; give a longer one")
     words = f"{spec.rows}, {counted(spec.channels, 'channel')}"
-    warned = [f"{text} ({count} of {len(measurer.rows)} runs)" for text, count in distinct_warnings(measurer.rows)]
-    return [_document(result, words, measurer.spec, warned)]
+    return [_document(result, words, measurer.spec, warnings_of(measurer.rows))]
 
 
 def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Measurer, float]:

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from netstack.cli.values import COUNT, LENGTH
+from netstack.cli.values import COUNT, SECONDS
 from netstack.config import KIB, MIB
 from netstack.errors import ConfigError, NetstackError
 from netstack.units import format_count, format_latency, three_digits
@@ -147,7 +147,7 @@ _COUNTS = ("taskmanagers", "parallelism", "connections", "channels")
     flag("--axis", AXES, "What to increase; repeatable, by default all.", "axes", multiple=True),
     flag("--most", COUNT, "Limit of channels, connections and TaskManagers."),
     flag("--emit", EMITS, "How records are emitted; repeatable, by default both.", "emits", multiple=True),
-    flag_of(_DEFAULT, "--seconds", LENGTH, "Length of each run."),
+    flag_of(_DEFAULT, "--seconds", SECONDS, "Length of each run."),
     json_flag,
 )
 def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], seconds: float, as_json: bool) -> int:

@@ -85,7 +85,7 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
     path = tmp_path / "daemon.toml"
     path.write_text(
         'listen = "tcp://127.0.0.1:7001"\nmemory = "64MiB"\nslots = 2\nallow = ["a.", "b."]\nmax-connections = 10\n'
-        'handshake-timeout = "2s"\nheartbeat_timeout = 3\nmetrics = "127.0.0.1:0"\n'
+        'handshake-timeout = "2s"\nheartbeat_timeout_s = 3\nmetrics = "127.0.0.1:0"\n'
     )
     found = read_config(path)
     assert found == {
@@ -119,6 +119,16 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
     assert main(["taskmanager", "--config", str(path)]) == main(["taskmanager", "--jobmanager", "127.0.0.1:7003"]) == 0
     assert [config.jobmanager for config in served[5::5]] == ["127.0.0.1:7002", "127.0.0.1:7003"]
     assert all(config.secret.reveal() == Secret.from_file(secret).reveal() for config in served[5::5])
+
+
+@pytest.mark.parametrize("value", ["3", "2.5", '"3"'])
+def test_a_duration_of_a_file_needs_a_unit_or_a_name_with_one(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "daemon.toml"
+    path.write_text(f"heartbeat-timeout = {value}\n")
+    with pytest.raises(ConfigError, match=r"heartbeat-timeout.* has no unit: write .*ms.* or .*s"):
+        read_config(path)
+    path.write_text("heartbeat_timeout = 0\nhandshake_timeout_s = 2\n")
+    assert read_config(path) == {"heartbeat_timeout_s": 0, "handshake_timeout_s": 2}
 
 
 def test_where_results_are_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ...checkpoints.figures import Completed, times
 from ...histogram import Histogram
 from ...host import congestion_control, host_facts, version
-from ...runner import pace_warnings, paced_window
+from ...runner import pace_warnings, paced_window, timeout_warnings
 from .spec import FlinkSpec
 
 SOURCE: Final = "cell-source"
@@ -119,6 +119,7 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
         "warnings": [
             *(f"delivery: {problem}" for problem in problems),
             *pace_warnings(spec, True, answer["sent"], sent_s),
+            *timeout_warnings(spec, sent_s),
         ],
         "settings": spec.as_dict(),
         "host": host_facts(),

@@ -1,0 +1,47 @@
+"""Laws of every option of `netstack` and `netstack-bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from netstack.bench.cli import cli as bench
+from netstack.cli import cli as netstack
+from netstack.cli.values import DURATION, DURATIONS, LENGTH, LENGTHS, SECONDS
+
+
+def _options(name: str, command: click.Command) -> Iterator[tuple[str, click.Option]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for each in command.list_commands(context):
+            inner = command.get_command(context, each)
+            assert inner is not None
+            yield from _options(f"{name} {each}", inner)
+    for option in command.params:
+        if isinstance(option, click.Option):
+            yield f"{name} {option.opts[0]}", option
+
+
+OPTIONS = dict([*_options("netstack", netstack), *_options("netstack-bench", bench)])
+TIMES = [name for name, option in OPTIONS.items() if option.type in (DURATION, DURATIONS, LENGTH, LENGTHS)]
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_duration_needs_a_unit(name: str) -> None:
+    option = OPTIONS[name]
+    for text in ("5", "2.5") if option.type in (DURATION, LENGTH) else ("5", "0,1ms,10"):
+        with pytest.raises(click.BadParameter) as refused:
+            option.type.convert(text, option, None)
+        number = text.rpartition(",")[2]
+        assert f"{number}ms or {number}s" in str(refused.value)
+    assert option.type.convert("0", option, None) in (0.0, (0.0,))
+
+
+def test_a_flag_whose_name_says_seconds_takes_a_number() -> None:
+    named = {name for name, option in OPTIONS.items() if name.endswith("seconds")}
+    assert named == {name for name, option in OPTIONS.items() if option.type is SECONDS}
+    assert len(named) > 10
+    assert {OPTIONS[name].type.convert("5", None, None) for name in named} == {5.0}
+    assert {OPTIONS[name].type.convert("50ms", None, None) for name in named} == {0.05}
