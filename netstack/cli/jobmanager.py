@@ -193,7 +193,7 @@ async def _serve(
             if metrics is not None:
                 scraped = await stack.enter_async_context(serve_metrics(manager, metrics))
             if web is not None:
-                from ..web.serve import open_web  # without --web neither hypercorn nor starlette is needed
+                from ..web.serve import open_web  # without --web neither h11 nor starlette is needed
 
                 served = open_web(
                     manager,

@@ -131,7 +131,7 @@ def replay(file: Path, web: str, output: Path | None, opens: bool, as_json: bool
 
 
 async def _replay(history: History, web: str, opens: bool) -> None:
-    from ..web.serve import open_replay  # no other command needs hypercorn and starlette
+    from ..web.serve import open_replay  # no other command needs h11 and starlette
 
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_replay(history, web) as url:

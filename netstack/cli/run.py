@@ -335,7 +335,7 @@ class _Run:
 
                 await stack.enter_async_context(recorded(self._record, cluster.client.look))
             if self._web is not None:
-                from ..web.serve import open_web  # without --web neither hypercorn nor starlette is needed
+                from ..web.serve import open_web  # without --web neither h11 nor starlette is needed
 
                 url = await stack.enter_async_context(open_web(cluster.jobmanager, self._web))
                 click.echo(f"web page: {url}", err=True)

@@ -78,6 +78,7 @@ class JobManagerStatistics:
 
     Attributes:
         jobs: number of jobs in each state, including remembered ended jobs.
+        server_failures: failures of each side server, which was started again.
         latencies: latencies of the running jobs, at most `MOST_LATENCIES` of each job, with three quantiles.
     """
 
@@ -86,6 +87,7 @@ class JobManagerStatistics:
     free_slots: int
     jobs: Mapping[str, int]
     running: tuple[JobStatistics, ...]
+    server_failures: Mapping[str, int]
     latencies: tuple[LatencyStatistics, ...] = ()
 
 
@@ -125,6 +127,7 @@ def statistics(manager: JobManager) -> JobManagerStatistics:
             **Counter(document["state"] for document in summaries),
         },
         tuple(running),
+        dict(manager.server_failures),
         tuple(latencies),
     )
 
@@ -158,7 +161,8 @@ async def serve_metrics(manager: JobManager, address: str) -> AsyncIterator[str]
     server = await bind_guarded(address, manager.config.secret)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.serve, partial(statistics, manager), CATALOGUE)
+            on_failure = partial(manager.count_failure, "metrics")
+            nursery.start_soon(server.serve, partial(statistics, manager), CATALOGUE, on_failure)
             yield server.address
             nursery.cancel_scope.cancel()
     finally:
@@ -168,6 +172,11 @@ async def serve_metrics(manager: JobManager, address: str) -> AsyncIterator[str]
 _ALL: Final = Scope((), "", lambda statistics: [((), statistics)])
 _STATE: Final = Scope(
     ("state",), "jobs[state]", lambda statistics: [((state,), count) for state, count in statistics.jobs.items()]
+)
+_SERVER: Final = Scope(
+    ("server",),
+    "server_failures[server]",
+    lambda statistics: [((server,), count) for server, count in statistics.server_failures.items()],
 )
 _JOB: Final = Scope(
     ("job", "name"), "running[i]", lambda statistics: [((job.job_id, job.name), job) for job in statistics.running]
@@ -187,6 +196,12 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
     Metric("netstack_jobmanager_slots", _ALL, "slots", "Slots of all TaskManagers."),
     Metric("netstack_jobmanager_free_slots", _ALL, "free_slots", "Slots that no job uses."),
     Metric("netstack_jobmanager_jobs", _STATE, "real", "Jobs in this state, including remembered ended jobs."),
+    Metric(
+        "netstack_jobmanager_server_failures_total",
+        _SERVER,
+        "real",
+        "Failures of the page's server or the metrics' server, which was started again; jobs continued.",
+    ),
     Metric("netstack_job_restarts_total", _JOB, "restarts", "Restarts of a job since this JobManager runs it."),
     Metric(
         "netstack_job_completed_checkpoints_total",

@@ -29,8 +29,10 @@ from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greetin
 from ..control.messages import Refused
 from ..control.reports import BlobKept, FetchBlob, JobClosed, JobOpened, JobRefused, Stacks, Statistics
 from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
+from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
+from ..runtime.contained import run_contained
 from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
 from ..runtime.threads import InThread, background_tasks, in_thread
 from ..safe_text import safe_text
@@ -67,6 +69,7 @@ class JobManager:
     Attributes:
         blob_server: serves offloaded data and packages to TaskManagers.
         watch: takes snapshots of the cluster.
+        server_failures: failures of the page's server and of the metrics' server, which were started again.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class JobManager:
         self.watch = ClusterWatch(self)
         self.stacks = StackQueries(self)
         self._uploads = Uploads(store, in_thread, self.jobs.packages)
+        self._log = LimitedLog(LOGGER, trio.current_time)
+        self.server_failures = {"page": 0, "metrics": 0}
         self._session = secrets.token_hex(8)
         self._port = ControlPort(
             Admission(
@@ -105,6 +110,10 @@ class JobManager:
             handshake_timeout_s=config.handshake_timeout_s,
             heartbeat_timeout_s=config.heartbeat_timeout_s,
         )
+
+    def count_failure(self, server: str) -> None:
+        """Counts a failure of a side server."""
+        self.server_failures[server] += 1
 
     def send(self, taskmanager: str, message: Message) -> None:
         """Sends a message to a TaskManager (`Cluster`)."""
@@ -247,15 +256,23 @@ class JobManager:
 
     async def _serve_adopted(self, found: ConnectedTaskManager, scope: trio.CancelScope) -> None:
         link = found.link
+
+        async def serve() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.run)
+                await self._serve_taskmanager(found)
+                nursery.cancel_scope.cancel()
+
         try:
             with scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(link.run)
-                    await self._serve_taskmanager(found)
-                    nursery.cancel_scope.cancel()
+                await run_contained(serve, f"the connection to TaskManager {found.location.name}", self._log)
         finally:
             link.fail_pings()
             link.close()
+
+    async def _serve_blobs(self, found: ConnectedTaskManager, blobs: BlobAnswers) -> None:
+        if await run_contained(blobs.run, f"sending packages to TaskManager {found.location.name}", self._log):
+            found.link.close()
 
     def _registered(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
         """Registers a TaskManager; the caller runs `_serve_taskmanager` next."""
@@ -275,7 +292,7 @@ class JobManager:
         link, name = found.link, found.location.name
         reason = "the JobManager is stopping"
         blobs = BlobAnswers(link, partial(self.blob_server.answer, name))
-        self._nursery.start_soon(blobs.run)
+        self._nursery.start_soon(self._serve_blobs, found, blobs)
         try:
             self._offers.offer()
             while True:

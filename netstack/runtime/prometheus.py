@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import io
 import ipaddress
 import logging
 import socket
 import socketserver
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TextIO, TypeAlias, final
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -30,6 +31,7 @@ from ..tls_files import PREFIX, CertificateFolder, split_tls
 from ..transport import full_url, is_private
 from .authentication import Secret
 from .catalogue import CATALOGUE, Metric
+from .contained import keep_serving
 from .metrics import Sample, samples
 
 try:
@@ -48,6 +50,9 @@ REQUEST_TIMEOUT_S: Final = 5.0
 MAX_SCRAPES: Final = 4
 """The most concurrent scrapes; each has a thread."""
 
+PAUSE_S: Final = 0.1
+"""The pause while no descriptor is left to accept a scrape."""
+
 _Application: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Family = CounterMetricFamily | GaugeMetricFamily
 
@@ -65,18 +70,30 @@ class MetricsServer:
         self.address = f"https://{place}" if server.certificates else place
         """The address for Prometheus: `host:port`, or over TLS `https://host:port`."""
 
-    async def serve(self, snapshot: Callable[[], object], catalogue: Sequence[Metric] = CATALOGUE) -> None:
-        """Answers until cancelled.
+    async def serve(
+        self,
+        snapshot: Callable[[], object],
+        catalogue: Sequence[Metric] = CATALOGUE,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Answers until cancelled; an error ends the scrape, or the server is started again.
 
         Args:
             snapshot: called in this thread, once per scrape.
             catalogue: the metrics to read from the snapshot.
+            on_failure: called when the server is started again.
         """
         read = partial(samples, detailed=self._detailed, catalogue=catalogue)
         self._registry.register(_Collector(snapshot, read, trio.lowlevel.current_trio_token()))
+        await keep_serving(self._accept, "the metrics' server", LOGGER, on_failure)
+
+    async def _accept(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._server.socket)
             self._server.handle_request()
+            if self._server.is_exhausted:
+                self._server.is_exhausted = False
+                await trio.sleep(PAUSE_S)
 
     def close(self) -> None:
         """Stops listening. Idempotent."""
@@ -201,9 +218,19 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     ) -> None:
         self.certificates = certificates
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.is_exhausted = False
+        """Whether the last scrape could not be accepted, for instance because no descriptor was left."""
         self._scrapes: dict[Any, Any] = {}  # with the socket to shut down; oldest first; threads remove their own
         super().__init__(address, handler)
         self.socket.setblocking(False)  # a scraper may disconnect before it is accepted
+
+    def get_request(self) -> Any:
+        """Accepts a scrape. Raises OSError if there is none, or if it cannot be accepted."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            self.is_exhausted = not isinstance(error, BlockingIOError)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         while len(self._scrapes) >= MAX_SCRAPES:
@@ -240,3 +267,7 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
+
+    def get_stderr(self) -> TextIO:
+        """Where wsgiref prints the traceback of a failed scrape: anybody may cause one, for instance by not reading."""
+        return io.StringIO()

@@ -6,11 +6,14 @@ Takes: documents, texts, a history. Gives: HTTP responses.
 from __future__ import annotations
 
 import gzip
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final, final
 
 import trio
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ..json_text import json_text
 from .history import History
@@ -38,6 +41,20 @@ class JsonResponse(Response):
     def render(self, content: Any) -> bytes:
         """Encodes the content as JSON."""
         return json_text(content, compact=True, most_characters=MOST_CHARACTERS).encode()
+
+
+@final
+class EventsResponse(StreamingResponse):
+    """Server-sent events; the generator is closed with the response, also when the peer has left."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the events."""
+        async with aclosing(self._events):
+            await super().__call__(scope, receive, send)
 
 
 def page_response(text: str) -> Response:

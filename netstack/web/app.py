@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
 import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ..errors import ConfigError, NetstackError
@@ -31,7 +31,7 @@ from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_docu
 from ..limited_log import LimitedLog
 from ..safe_text import safe_error
 from . import flink
-from .answers import JsonResponse, history_response, page_response
+from .answers import EventsResponse, JsonResponse, history_response, page_response
 from .guard import BROKE, json_of
 from .history import History, snapshot_text
 from .page import page
@@ -293,7 +293,7 @@ class Web:
         return await history_response(request, self.history)
 
     async def _events(self, request: Request) -> Response:
-        async def snapshots() -> AsyncIterator[bytes]:
+        async def snapshots() -> AsyncGenerator[bytes, None]:
             seen = -1
             me = object()
             self._streams[me] = None
@@ -311,7 +311,7 @@ class Web:
             finally:
                 self._streams.pop(me, None)
 
-        return StreamingResponse(snapshots(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return EventsResponse(snapshots())
 
 
 def _vertex_of(request: Request, job: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -59,16 +59,12 @@ class Guard:
         self._log = LimitedLog(LOGGER, trio.current_time)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one ASGI scope."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            refusal = self._refusal(scope)
-            if refusal is None:
-                await self._pass_on(scope, receive, send)
-            else:
-                await _answer(send, *refusal)
-        # other scopes end here: an unanswered WebSocket is rejected
+        """Serves one request."""
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._pass_on(scope, receive, send)
+        else:
+            await _answer(send, *refusal)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}

@@ -1,4 +1,4 @@
-"""Serves the page of a JobManager or of a recording over HTTP with hypercorn in trio.
+"""Serves the page of a JobManager or of a recording over HTTP.
 
 Takes: a JobManager or a history, an address. Gives: `open_web` and `open_replay`, which serve while their block runs.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import trio
@@ -20,17 +19,17 @@ import trio
 from ..errors import ConfigError
 from ..jobmanager.service import JobManager
 from ..runtime.authentication import Secret
+from ..runtime.contained import keep_serving
+from ..runtime.threads import background_tasks
 from ..tls_files import PREFIX, CertificateFolder, split_tls
 from .history import History
 from .page import page
 
 LOGGER: Final = logging.getLogger("netstack.web")
 
-_MISSING: Final = "--web needs hypercorn and starlette: pip install 'hypercorn[trio]>=0.17' 'starlette>=0.40'"
+_MISSING: Final = "--web needs h11 and starlette: pip install 'h11>=0.16' 'starlette>=0.40'"
 
 try:
-    from hypercorn.config import Config
-    from hypercorn.trio import serve
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
@@ -39,6 +38,7 @@ try:
     from .answers import page_response
     from .app import Web
     from .guard import Guard
+    from .http1 import HttpServer
     from .sessions import Sessions
 except ImportError as error:
     raise ConfigError(_MISSING) from error
@@ -88,7 +88,8 @@ async def open_web(
     )
     web = Web(manager, sessions=sessions, may_change=may_change, facts=facts)
     listener = await _listen(place)
-    async with web.watching(), _served(Guard(web.app, names), listener, certificates) as url:
+    on_failure = partial(manager.count_failure, "page")
+    async with web.watching(), _served(Guard(web.app, names), listener, certificates, on_failure) as url:
         yield url
 
 
@@ -118,7 +119,7 @@ async def open_replay(history: History, address: str) -> AsyncIterator[str]:
 
 
 async def _listen(address: str) -> socket.socket:
-    """Returns a bound socket. Raises ConfigError if the address cannot be bound."""
+    """Returns a listening socket. Raises ConfigError if the address cannot be bound."""
     host, port = _place_of(address)
     listener = None
     try:
@@ -126,6 +127,7 @@ async def _listen(address: str) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
+        listener.listen()
     except OSError as error:
         if listener is not None:
             listener.close()
@@ -137,41 +139,18 @@ async def _listen(address: str) -> socket.socket:
 
 @asynccontextmanager
 async def _served(
-    app: Guard, listener: socket.socket, certificates: CertificateFolder | None = None
+    app: Guard,
+    listener: socket.socket,
+    certificates: CertificateFolder | None = None,
+    on_failure: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[str]:
-    config = Config() if certificates is None else _TlsConfig(certificates)
-    config.bind = [f"fd://{listener.detach()}"]  # hypercorn closes it
-    config.accesslog = None
-    config.errorlog = LOGGER
-    config.graceful_timeout = 0.5
-    stopping = trio.Event()
-    async with trio.open_nursery() as nursery:
-        bound = await nursery.start(partial(serve, cast(Any, app), config, shutdown_trigger=stopping.wait))
-        try:
-            yield bound[0]
-        finally:
-            stopping.set()
-            nursery.cancel_scope.cancel()
-
-
-class _TlsConfig(Config):
-    """Hypercorn settings with the certificates of a cluster."""
-
-    def __init__(self, certificates: CertificateFolder) -> None:
-        self._certificates = certificates
-        super().__init__()
-
-    @property
-    def ssl_enabled(self) -> bool:
-        return True
-
-    def create_ssl_context(self) -> ssl.SSLContext:
-        context = self._certificates.server_without_client()
-        context.sni_callback = self._renewed
-        return context
-
-    def _renewed(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._certificates.server_without_client()
+    with listener:
+        server = HttpServer(app, listener, certificates)
+        host, port = listener.getsockname()[:2]
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        async with background_tasks() as nursery:
+            nursery.start_soon(keep_serving, server.serve, "the page's server", LOGGER, on_failure)
+            yield f"{'http' if certificates is None else 'https'}://{place}"
 
 
 def _place_of(address: str) -> tuple[str, int]:

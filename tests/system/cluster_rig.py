@@ -33,6 +33,7 @@ class ClusterRig:
         self.flags = flags
         self.address = ""
         self.page: str | None = None
+        self.metrics: str | None = None
         self.jobmanager: subprocess.Popen[bytes] | None = None
         self.taskmanagers: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
@@ -57,7 +58,7 @@ class ClusterRig:
         line = self.jobmanager.stdout.readline()
         assert line, self.log()
         ready = json.loads(line)
-        self.address, self.page = ready["address"], ready["web"]
+        self.address, self.page, self.metrics = ready["address"], ready["web"], ready["metrics"]
 
     def start_taskmanagers(
         self, *slots: int, flags: Sequence[str] = (), cwd: Path | None = None, first_port: int = 0

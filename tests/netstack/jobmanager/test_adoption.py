@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
-from netstack.control.messages import OperatorEvent
+from netstack.control.messages import AskDetails, OperatorEvent
 from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.job_record import JobRecord
@@ -189,3 +189,21 @@ async def test_the_port_of_a_slot_is_not_taken_for_a_taskmanager(autojump_clock:
         with pytest.raises(ConnectionLost, match="this port belongs to slot 1 of a TaskManager"):
             await manager.adopt(slot.address)
         assert manager.slots.total == 0
+
+
+async def test_a_mistake_in_handling_a_taskmanager_ends_its_connection_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*_: object) -> None:
+        raise KeyError("a bug")
+
+    async with cluster("memory://heard", "memory://other") as (manager, daemons):
+        heard, other = [await manager.adopt(daemon.address) for daemon in daemons]
+        monkeypatch.setattr(JobManager, "_on_taskmanager_message", breaks)
+        manager.send(heard.location.name, AskDetails(1))
+        with trio.fail_after(10.0):
+            while manager.taskmanagers.get(heard.location.name) is not None:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert manager.taskmanagers.get(other.location.name) is other
+        await other.link.ping()
+    assert f"the connection to TaskManager {heard.location.name} failed because of a bug here" in caplog.text

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
 from netstack.ids import ChannelDescriptor
-from netstack.runtime import prometheus
+from netstack.runtime import contained, prometheus
 from netstack.runtime.authentication import Secret
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.metrics import samples
@@ -292,3 +292,32 @@ async def test_slow_scrapers_use_up_neither_threads_nor_descriptors_and_keep_nob
         finally:
             for stream in slow:
                 await stream.aclose()
+
+
+async def test_a_scrape_that_fails_prints_nothing_and_the_server_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*_: object) -> None:
+        raise KeyError("\x1b[2J")
+
+    def status(address: str) -> int:
+        with contextlib.closing(http.client.HTTPConnection(address, timeout=5)) as connection:
+            connection.request("GET", "/metrics")
+            with connection.getresponse() as response:
+                return response.status
+
+    monkeypatch.setattr(contained, "RESTART_PAUSE_S", 0.01)
+    async with open_network(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+        assert manager.metrics_address is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(prometheus, "CounterMetricFamily", breaks)
+            assert await trio.to_thread.run_sync(status, manager.metrics_address) == 500
+        with monkeypatch.context() as patch:
+            patch.setattr(prometheus._Server, "handle_request", breaks)
+            host, _, port = manager.metrics_address.rpartition(":")
+            waiting = socket.create_connection((host, int(port)))
+            while not [each for each in caplog.records if "failed because of a bug here" in each.getMessage()]:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            waiting.close()
+        assert await scrape(manager)
+    assert capfd.readouterr() == ("", "")
