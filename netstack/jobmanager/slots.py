@@ -6,7 +6,8 @@ offers for jobs.
 Rules: a slot belongs to at most one job. Jobs are served in the order of submission. Mode `none` fills TaskManagers one
 by one in the order of registration. Mode `slots` prefers the TaskManager with the smallest share of used slots. Mode
 `tasks` gives a job the slots that balance its tasks over all free slots; the job's own scheduler, which sees only
-these, matches them the same way. This module never waits, sends or reads a clock.
+these, matches them the same way. A job that keeps results states no such demand, and is served as in mode `none`. This
+module never waits, sends or reads a clock.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ClusterSlots:
 
     Args:
         mode: how slots are chosen among TaskManagers.
-        demand_of: returns the slot request of a job for mode `tasks`; None: the job has none now.
+        demand_of: returns the slot request of a job for mode `tasks`; None: any slots serve it.
     """
 
     def __init__(
@@ -131,7 +132,8 @@ class ClusterSlots:
         result = []
         for job_id in [*self._missing]:
             given: dict[str, list[int]] = {}
-            for name in self._balanced(job_id) if self._mode is LoadBalanceMode.TASKS else self._chosen(job_id):
+            demand = self._demand_of(job_id) if self._mode is LoadBalanceMode.TASKS else None
+            for name in self._chosen(job_id) if demand is None else self._balanced(job_id, demand):
                 given.setdefault(name, []).append(self._taskmanagers[name].take(job_id))
             result += [SlotOffer(job_id, name, tuple(slots)) for name, slots in given.items()]
         return result
@@ -174,18 +176,15 @@ class ClusterSlots:
             if not able:
                 return
             self._missing[job_id] -= 1
-            if self._mode is LoadBalanceMode.NONE:
-                yield able[0][0]
-            else:
+            if self._mode is LoadBalanceMode.SLOTS:
                 yield min(able, key=lambda item: len(item[1].used) / item[1].total)[0]
+            else:
+                yield able[0][0]
 
-    def _balanced(self, job_id: str) -> list[str]:
+    def _balanced(self, job_id: str, demand: SlotDemand) -> list[str]:
         """Returns the TaskManager of each slot that balances a job's tasks over all free slots."""
         able = self._able(job_id)
         if not self._missing[job_id] or not any(entry.free for entry in able.values()):
-            return []
-        demand = self._demand_of(job_id)
-        if demand is None:
             return []
         # Slots that the job owns and does not use may be in transit: only their number is known. They come first.
         own = {name: [*entry.used.values()].count(job_id) - demand.slots.get(name, 0) for name, entry in able.items()}

@@ -35,7 +35,7 @@ from .instructions import (
     UpdateGate,
 )
 from .scheduler_settings import SchedulerSettings
-from .slots.placement import may_hold_slots
+from .slots.placement import deciding_mode, may_hold_slots
 from .slots.slot_allocation import SlotAllocation
 from .slots.slot_pool import SlotPool
 from .slots.slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred, task_balanced
@@ -60,6 +60,7 @@ class Progress:
         executions: state and attempt of each subtask.
         release: decides which partitions are no longer needed.
         work: queued work.
+        mode: decides where subtasks go.
         strategy: decides which subtasks are scheduled when.
         taskmanagers: by name of each registered TaskManager, its places in `locations`: one, or one for each slot.
         locations: every place so far, by number.
@@ -72,6 +73,7 @@ class Progress:
 
     def __init__(self, job: JobGraph, job_id: str, offloader: Offloader, settings: SchedulerSettings) -> None:
         self._settings = settings
+        self.mode = deciding_mode(job, settings.mode)
         self._has_hybrid = any(each.type is ResultPartitionType.HYBRID_FULL for each in job.datasets)
         self.topology = Topology(job, most_decided=settings.adaptive.most)
         self.regions = Regions(self.topology)
@@ -104,7 +106,7 @@ class Progress:
         self.allocation = SlotAllocation(
             self.topology,
             self._groups_of(self.topology.initialised),
-            SlotPool(settings.mode, settings.slots),
+            SlotPool(self.mode, settings.slots),
             waits_for_running=waits,
         )
         self.deployment = Deployment(
@@ -197,7 +199,7 @@ class Progress:
         job = self.topology.job
         if self._settings.placement is not None:
             return self._settings.placement.groups(job)
-        if self._settings.mode is LoadBalanceMode.TASKS:
+        if self.mode is LoadBalanceMode.TASKS:
             return task_balanced(job)
         for vertex in vertices:
             inputs = []

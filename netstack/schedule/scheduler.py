@@ -43,7 +43,7 @@ from .instructions import Deploy, EndJob, Instruction, ReturnSlots
 from .progress import Progress
 from .recovery import Failure, Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
-from .slots.slots import Location, PhysicalSlot, SlotDemand
+from .slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotDemand
 from .speculation import Rival, Speculation
 from .structures import index_array
 from .topology.topology import Topology
@@ -171,9 +171,9 @@ class Scheduler:
         """
         return self._progress.deployment.descriptors(deploy)
 
-    def slot_demand(self) -> SlotDemand:
-        """The slots that the job lacks and those that it has, for the JobManager that grants slots."""
-        return self._progress.allocation.demand()
+    def slot_demand(self) -> SlotDemand | None:
+        """The slots that the job lacks and those that it has, for a JobManager that balances tasks; None: any do."""
+        return self._progress.allocation.demand() if self._progress.mode is LoadBalanceMode.TASKS else None
 
     def next_deadline(self) -> float | None:
         """When to hand over `Tick` unless another event comes first; None: never."""

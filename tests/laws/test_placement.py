@@ -1,5 +1,6 @@
 """Laws of slots: who may share one, who gets which, and that nobody is left half served."""
 
+from dataclasses import replace
 from itertools import permutations
 
 from hypothesis import assume, given, settings
@@ -236,6 +237,18 @@ def test_a_plan_is_what_a_cluster_does(graph, cluster, mode):
             zip(placement.taskmanagers_of(vertex).tolist(), placement.slots_of(vertex).tolist(), strict=True)
         )
     }
+
+
+@given(graphs(co_location=False, may_run=True), clusters(), st.data())
+def test_a_job_that_keeps_results_is_placed_in_mode_tasks_as_in_none(graph, cluster, data):
+    """It waited for slots for all of its subtasks at once: for ever, where there were fewer."""
+    assume(graph.datasets)
+    slots, taken = cluster
+    types = data.draw(st.lists(st.sampled_from(ResultPartitionType), min_size=len(graph.datasets), max_size=7 + 5))
+    datasets = [replace(dataset, type=kind) for dataset, kind in zip(graph.datasets, types, strict=False)]
+    assume(not all(dataset.type.must_be_pipelined for dataset in datasets))
+    job = replace(graph, datasets=tuple(datasets))
+    assert played(job, slots, taken, LoadBalanceMode.TASKS) == played(job, slots, taken, LoadBalanceMode.NONE)
 
 
 def test_two_groups_are_balanced_over_all_slots():

@@ -168,7 +168,7 @@ def make_plan(
         try:
             placement = place(job, free, mode, used=used)
         except NotEnoughSlots as error:
-            if can_take_turns(job, sum(free), mode):
+            if can_take_turns(job, sum(free)):
                 turns = (
                     f"There are fewer slots ({sum(free):,}) than subtasks that could run at the same time: they take"
                     " turns, and where each runs is decided when a slot is free."

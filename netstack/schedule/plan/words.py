@@ -7,6 +7,7 @@ from typing import Final
 
 from ...units import counted, format_size
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge
+from ..slots.placement import deciding_mode
 from .plan import Plan, RegionPlan
 
 _PATTERNS: Final = {DistributionPattern.ALL_TO_ALL: "all to all", DistributionPattern.POINTWISE: "pointwise"}
@@ -88,9 +89,12 @@ def summary(plan: Plan) -> str:
 
 def cluster_text(plan: Plan) -> str:
     """`2 TaskManagers with 2 slots each, load balance none`."""
+    mode = plan.mode.value
+    if deciding_mode(plan.job, plan.mode) is not plan.mode:
+        mode += " (none for this job, which keeps results)"
     size = f"{counted(plan.taskmanagers, 'TaskManager')} with {counted(plan.slots, 'slot')}"
     others = f" ({counted(sum(plan.taken), 'slot')} taken)" if any(plan.taken) else ""
-    return f"{size}{' each' if plan.taskmanagers > 1 else ''}{others}, load balance {plan.mode.value}"
+    return f"{size}{' each' if plan.taskmanagers > 1 else ''}{others}, load balance {mode}"
 
 
 def network_text(plan: Plan) -> str:

@@ -84,6 +84,7 @@ def place(
         NotEnoughSlots: a stage needs more slots than there are.
         ConfigError: a parallelism is undecided, or co-located vertices can never share slots.
     """
+    mode = deciding_mode(graph, mode)
     stages = _stages(graph, slots_per_taskmanager)
     groups = task_balanced(graph) if mode is LoadBalanceMode.TASKS else local_input_preferred(graph)
     loads = groups.loads()
@@ -111,13 +112,22 @@ def place(
     )
 
 
-def can_take_turns(graph: JobGraph, available: int, mode: LoadBalanceMode) -> bool:
+def deciding_mode(graph: JobGraph, mode: LoadBalanceMode) -> LoadBalanceMode:
+    """The mode that decides where the subtasks of a job go: `mode`, except that TASKS is NONE where results are kept.
+
+    TASKS places all subtasks of a job at once, so that each TaskManager has equally many. The subtasks of a job that
+    keeps results run one after the other, on the slots that become free, and those of a dynamic job do not exist yet.
+    """
+    keeps_results = graph.is_dynamic or not all(dataset.type.must_be_pipelined for dataset in graph.datasets)
+    return LoadBalanceMode.NONE if mode is LoadBalanceMode.TASKS and keeps_results else mode
+
+
+def can_take_turns(graph: JobGraph, available: int) -> bool:
     """Whether a job that is too large for a placement runs nevertheless: region after region, as slots become free.
 
-    Not a job whose results are all pipelined, because its sources may never end, nor one of `may_hold_slots`; nor in
-    mode TASKS, which waits until there are slots for all tasks that can start.
+    Not a job whose results are all pipelined, because its sources may never end, nor one of `may_hold_slots`.
     """
-    if mode is LoadBalanceMode.TASKS or all(dataset.type.must_be_pipelined for dataset in graph.datasets):
+    if all(dataset.type.must_be_pipelined for dataset in graph.datasets):
         return False
     if may_hold_slots(graph):
         return False

@@ -292,7 +292,7 @@ def random_scenario(seed: int) -> Scenario:
         faults=(*sorted(faults, key=lambda each: each.at_s), *at_end),
         acts=tuple(sorted(acts, key=lambda each: each.at_s)),
         is_placed=is_placed,
-        load_balance=chance.choice(("none", "slots", "tasks" if movement == STREAMING and not is_placed else "none")),
+        load_balance=chance.choice(("none", "slots", "none" if is_placed else "tasks")),
         speculates=movement in (BLOCKING, ADAPTIVE) and chance.random() < 0.5,
         bad_commits=chance.choice((0, 0, 0, 1, 2)),
         has_second=chance.random() < 0.1,

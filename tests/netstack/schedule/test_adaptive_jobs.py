@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from played import ALL_TO_ALL, BLOCKING, POINTWISE, Play, canceled, deployed, end, released, timer
 
 from netstack.schedule.execution import ExecutionInput, JobState
@@ -9,6 +12,7 @@ from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.settings import AdaptiveSettings
 from netstack.schedule.scheduler_settings import SchedulerSettings
+from netstack.schedule.slots.slots import LoadBalanceMode
 
 
 def settings(volume: int, **more: int) -> SchedulerSettings:
@@ -47,6 +51,20 @@ def test_a_sink_of_two_sources_waits_for_both_and_gets_ten_subtasks() -> None:
     assert deployed(play.finish_with(100, 9)) == list(range(10, 20))
     assert (written(play, 0), written(play, 1)) == ((6, 13_200), (4, 12_800))
     assert end(play.finish_with(0, *range(10, 20))).state is JobState.FINISHED
+
+
+@pytest.mark.parametrize("mode", LoadBalanceMode)
+def test_each_load_balance_mode_runs_adaptive_jobs(mode: LoadBalanceMode) -> None:
+    """Mode `tasks` refused them: it distributes subtasks that do not exist yet."""
+    chosen = replace(settings(2_600), mode=mode)
+    play = Play(two_sources().scheduler.topology.job, settings=chosen, taskmanagers=1, slots=3)
+    running, ran = deployed(play.start()), 0
+    while running:
+        ran += len(running)
+        said = play.finish_with(100 if running[0] < 10 else 0, *running)
+        running = deployed(said)
+    assert ran == 20
+    assert end(said).state is JobState.FINISHED
 
 
 def test_what_a_consumer_cannot_find_is_not_on_record_until_it_is_written_again() -> None:
