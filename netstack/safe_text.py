@@ -54,6 +54,15 @@ def safe_text(text: str, limit: int = SAFE_CHARACTERS) -> str:
     return _cut(head, limit)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text, such as a path from the command line, can be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def escape_unencodable() -> None:
     """Lets standard output and standard error escape what their encoding lacks: a locale may be ASCII or Latin-1."""
     for stream in (sys.stdout, sys.stderr):

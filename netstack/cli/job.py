@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..runtime.failure_report import rendered, with_place
 from ..runtime.names import import_code
 from ..runtime.tracebacks import describe
-from ..safe_text import safe_error, type_text
+from ..safe_text import is_utf8, safe_error, safe_repr, type_text
 from ..schedule.graph.job_file import read_job
 from ..schedule.graph.job_graph import JobGraph
 from ..schedule.graph.stream_builder import StreamEnvironment
@@ -95,12 +95,17 @@ def checked_savepoint(from_savepoint: str | None, allow_non_restored_state: bool
 
 
 def parameters_of(input_file: Path | None, given: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """The parameters that the flags of `job_parameters` set. Raises ConfigError if a parameter is given twice."""
+    """The parameters that the flags of `job_parameters` set. Raises ConfigError: given twice, or not UTF-8."""
     parameters: dict[str, str] = {} if input_file is None else {"input": os.path.abspath(input_file)}
     for name, value in given:
         if name in parameters:
             raise ConfigError(f"the parameter {name!r} is given twice; give it once")
         parameters[name] = value
+    for name, value in parameters.items():
+        if not is_utf8(name + value):
+            raise ConfigError(
+                f"the parameter {name}={safe_repr(value)} is not UTF-8; rename the file, or give another text"
+            )
     return parameters
 
 

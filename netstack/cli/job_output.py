@@ -66,7 +66,7 @@ def jobs_table(jobs: Iterable[Document]) -> Table:
             states_text(job["tasks"]),
             str(job["restarts"]),
             str(job["checkpoints_completed"]),
-            _ago(job["submitted_at"]),
+            _ago(job["age_s"]),
             f"waits for {counted(job['missing_slots'], 'slot')}" if job["missing_slots"] else job["reason"],
         )
     return table
@@ -252,8 +252,8 @@ def _ranges(numbers: list[str]) -> str:
     return " ".join(numbers) if len(numbers) <= 8 else f"{numbers[0]}..{numbers[-1]} ({len(numbers)})"
 
 
-def _ago(at: float) -> str:
-    seconds = max(0, round(time.time() - at))
+def _ago(age_s: float) -> str:
+    seconds = round(age_s)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"

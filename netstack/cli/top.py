@@ -1,7 +1,7 @@
 """The command `netstack top`: a live terminal view of TaskManagers and JobManagers; or one snapshot, or JSON.
 
 Takes: addresses of either. Gives: a view that is redrawn every interval, until `q` or Ctrl-C. A process that cannot be
-reached is shown with the reason, and contacted again.
+reached is shown with the reason, and contacted again; if none has answered in `PATIENCE_S`, the command ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..control.link import JOBMANAGER
-from ..errors import ConfigError, NetstackError
+from ..errors import ConfigError, ConnectionLost, NetstackError
 from ..jobmanager.client import open_job_client
 from ..runtime.authentication import Secret
 from ..taskmanager.client import OtherRole, open_client
@@ -41,6 +41,9 @@ Histories: TypeAlias = dict[str, TaskManagerHistory | JobManagerHistory]
 View: TypeAlias = TaskManagerView | JobManagerView
 
 HEARTBEAT_TIMEOUT_S: Final = 5.0
+PATIENCE_S: Final = 10.0
+"""How long to wait for the first answer of any address."""
+
 _FIXED_WIDTH: Final = 58  # of a line of a job, without its sparkline
 _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]]+):\d{1,5}")
 
@@ -57,7 +60,7 @@ def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float,
     ADDR is HOST:PORT of a JobManager, or of a TaskManager's control port.
 
     Press `q` or Ctrl-C to quit. If standard output is no terminal, one snapshot is printed as with --once. The exit
-    code is then 1 if an address cannot be reached.
+    code is then 1 if an address cannot be reached; otherwise, if no address has answered within 10 seconds.
     """
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
@@ -75,7 +78,7 @@ def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float,
 
 
 async def _watch(histories: Histories, secret: Secret | None, interval_s: float, once: bool, as_json: bool) -> int:
-    failure: BrokenPipeError | None = None
+    failure: BrokenPipeError | ConnectionLost | None = None
     code = 0
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -87,7 +90,7 @@ async def _watch(histories: Histories, secret: Secret | None, interval_s: float,
                     code = await _show_once(histories, interval_s, as_json)
                 else:
                     await _show(histories, interval_s, as_json)
-            except BrokenPipeError as error:
+            except (BrokenPipeError, ConnectionLost) as error:
                 failure = error
             nursery.cancel_scope.cancel()
     if failure is not None:
@@ -157,19 +160,37 @@ async def _show_once(histories: Histories, interval_s: float, as_json: bool) -> 
     return 1 if any(view.gone for view in views) else 0
 
 
+def _unanswered(histories: Histories, began_s: float) -> str:
+    """Why the command ends: no address has answered for `PATIENCE_S` since the start; empty if it goes on."""
+    if trio.current_time() < began_s + PATIENCE_S or any(each.has_answered for each in histories.values()):
+        return ""
+    reasons = "; ".join(f"{view.address}: {view.gone}" for view in _views(histories))
+    return (
+        f"no process answered within {PATIENCE_S:g} s ({reasons}); check that these are addresses of a JobManager, or"
+        " of control ports of TaskManagers"
+    )
+
+
 async def _show(histories: Histories, interval_s: float, as_json: bool) -> None:
+    began_s, why = trio.current_time(), ""
     if as_json:
-        while True:
+        while not why:
             await trio.sleep(interval_s)
+            why = _unanswered(histories, began_s)
             _print_document(_views(histories))
+        raise ConnectionLost(why)
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live, _keys() as keyboard:
         async with trio.open_nursery() as nursery:
             if keyboard is not None:
                 nursery.start_soon(_until_q, keyboard, nursery.cancel_scope)
-            while True:
+            while not why:
                 live.update(Group(_HELP, rendered(_views(histories), console.width)), refresh=True)
                 await trio.sleep(interval_s)
+                why = _unanswered(histories, began_s)
+            nursery.cancel_scope.cancel()
+    if why:
+        raise ConnectionLost(why)
 
 
 @contextlib.contextmanager

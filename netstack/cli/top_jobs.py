@@ -94,11 +94,16 @@ ENDED_SHOWN: Final = 5
 
 @final
 class JobManagerHistory:
-    """The samples of one JobManager."""
+    """The samples of one JobManager.
+
+    Attributes:
+        has_answered: whether there was ever a sample.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._problem = _NOT_YET
+        self.has_answered = False
         self._samples: list[tuple[float, Mapping[str, Any]]] = []
 
     def add(self, document: Mapping[str, Any], now_s: float) -> None:
@@ -106,6 +111,7 @@ class JobManagerHistory:
         if self._problem:
             self._samples.clear()  # the time without samples has no rates
         self._problem = ""
+        self.has_answered = True
         self._samples.append((now_s, document))
         while len(self._samples) > 2 and self._samples[0][0] < now_s - _WINDOW_S:
             del self._samples[0]

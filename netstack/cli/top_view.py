@@ -119,11 +119,16 @@ def snapshot_document(taskmanagers: Sequence[TaskManagerView]) -> dict[str, Any]
 
 @final
 class TaskManagerHistory:
-    """The samples of one TaskManager."""
+    """The samples of one TaskManager.
+
+    Attributes:
+        has_answered: whether there was ever a sample.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._problem = _NOT_YET
+        self.has_answered = False
         self._document: Mapping[str, Any] = {}
         self._cpu = _Rate()
         self._jobs: dict[str, _JobHistory] = {}
@@ -134,6 +139,7 @@ class TaskManagerHistory:
             self._cpu = _Rate()  # the time without samples has no rates
             self._jobs = {}
         self._problem = ""
+        self.has_answered = True
         self._document = document
         self._cpu.add(document["cpu_s"], now_s)
         rows = {row["job_id"]: row for row in document["jobs"]}

@@ -209,6 +209,11 @@ def pack(document: list[Any]) -> bytes:
         body: bytes = msgpack.packb(document)
         unpack_document(body)  # a dict keyed by tuples packs, and would then break the peer's stream
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        if isinstance(error, UnicodeEncodeError):
+            raise ConfigError(
+                f"{safe_repr(error.object)} cannot be sent to another process, because it is not UTF-8; rename the"
+                " file, or give another text"
+            ) from error
         raise ConfigError(
             f"{safe_repr(document[0])} cannot be sent to another process: {error}; use plain data"
         ) from error

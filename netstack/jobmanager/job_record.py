@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
@@ -50,6 +51,7 @@ class JobRecord:
         waits_for: why it does not run, or why its end is not stored yet.
         is_taken_up: whether an earlier JobManager ran it.
         is_canceled: whether it was canceled before it was taken up again.
+        made_s: when it was submitted, on trio's clock.
     """
 
     stored: StoredJob
@@ -70,6 +72,16 @@ class JobRecord:
     is_taken_up: bool = False
     is_canceled: bool = False
     ended: trio.Event = field(default_factory=trio.Event)
+    made_s: float = field(default_factory=trio.current_time)
+
+    def __post_init__(self) -> None:
+        """Takes the age of a stored job from the clock of the host, once; later it cannot jump."""
+        self.made_s -= max(0.0, time.time() - self.stored.submitted_at)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the job was submitted."""
+        return trio.current_time() - self.made_s
 
 
 def read_job(

@@ -374,7 +374,8 @@ class Jobs:
         failures: FailureHistory | None = None,
         summary: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        end = {"state": state.value, "reason": reason, "ended_at": time.time(), "results": results, **summary}
+        end: dict[str, Any] = {"state": state.value, "reason": reason, "ended_at": time.time()}
+        end |= {"duration_s": record.age_s, "results": results, **summary}
         end |= failure_documents(failures)
         job_id = record.stored.job_id
 

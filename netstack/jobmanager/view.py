@@ -37,6 +37,8 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         "state": _state_of(record),
         "submitted_at": record.stored.submitted_at,
         "ended_at": None,
+        "age_s": record.age_s,
+        "duration_s": record.age_s,
         "tasks": {},
         "missing_slots": 0,
         "restarts": 0,
@@ -58,7 +60,9 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         kept = record.last or record.end or {}
         result |= {name: kept[name] for name in COUNTS if name in kept}  # 0.3 stored none of them
     if record.end is not None:
-        result |= {"reason": record.end["reason"], "ended_at": record.end["ended_at"]}
+        ended_at = record.end["ended_at"]
+        lasted_s = record.end.get("duration_s", ended_at - record.stored.submitted_at)  # stored since 0.4
+        result |= {"reason": record.end["reason"], "ended_at": ended_at, "duration_s": max(0.0, lasted_s)}
     return result
 
 

@@ -184,6 +184,8 @@ class ClusterWatch:
     def drawn(self, record: JobRecord) -> Document:
         """Returns one job of a snapshot."""
         document = job_document(record, self._manager)
+        for name in ("age_s", "duration_s"):  # of an ended job a snapshot would change all the time
+            del document[name]
         document |= {"edges": edges_of(record), "chaining": chaining_of(record)}
         document["results"] = shortened(document["results"], RESULT_CHARACTERS)
         document["failures"] = [

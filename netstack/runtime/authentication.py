@@ -174,7 +174,8 @@ async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = se
     mine = token(NONCE_BYTES)
     await _send(stream, PROOF_MAGIC + mine)
     theirs = await _receive_nonce(stream)
-    about = _about(stream, stream.endpoints()[1])
+    address = stream.endpoints()[1]
+    about = _about(stream, address)
     await _send(stream, secret.proof(_DIALLER, mine, theirs, about))
     try:
         proof = await _receive_proof(stream)
@@ -183,8 +184,9 @@ async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = se
     if len(proof) < _PROOF_BYTES:
         raise AuthenticationFailed(
             Refusal.SECRETS_DIFFER,
-            f"{stream.peer} closed the connection instead of answering our proof: its shared secret differs;"
-            " give both sides the same",
+            f"{stream.peer} closed the connection instead of answering our proof: its shared secret differs, give both"
+            f" sides the same; or a port forward or proxy leads to it, then add {address or 'the dialled address'} to"
+            f" {KNOWN_AS_VARIABLE} of that process",
         )
     if not hmac.compare_digest(proof, secret.proof(_ACCEPTOR, theirs, mine, about)):
         raise _secrets_differ(stream)

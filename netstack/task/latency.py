@@ -1,14 +1,15 @@
 """Latency markers: measure how long records take between tasks, and from sources to each task.
 
-Takes: the clock of the host, markers from the inputs. Gives: markers to the output; the latest latencies of each input
-and of each source.
+Takes: the monotonic clock of the host, markers from the inputs. Gives: markers to the output; the latest latencies of
+each input and of each source.
 
 Rules:
 - A task with a source emits a marker once per interval. Every other task forwards the markers it receives. A marker
   goes to one consumer of each partition, in turn, so the cost does not depend on the number of records or channels.
 - A marker is sent when a record written at its place would be sent (`OpenBuffers.mark`), and measured when all records
   before it were processed. So the latency includes back-pressure, the buffer timeout and the network.
-- Times come from the clocks of the hosts: exact within a host, between hosts as accurate as their clocks agree.
+- Times are exact within a host, whose processes share a monotonic clock. Between hosts they are as accurate as the
+  clocks of the hosts agreed when the processes started: setting a clock later changes nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 from ..events import UserEvent, encode_event
+from ..steady_clock import CLOCK_ID, OFFSET_NS
 
 MARKER: Final = "latency"
 """The name of the marker event."""
@@ -32,12 +34,16 @@ HISTORY: Final = 128
 MERGED: Final = 1024
 """Maximum number of latencies in a merged row, shared evenly by its subtasks; each contributes at least one."""
 
-_TIMES: Final = struct.Struct(">iqq")  # vertex of the source, time of its marker, time of the last forwarding
+_TIMES: Final = struct.Struct(">i8sqq8sqq")
+"""The vertex of the source; the time of its marker, and the time of the last forwarding: each with the id of the clock,
+its value, and what to add to it for the time since 1970."""
 _JITTER: Final = 0.2  # randomises the interval, so that sources do not send their markers in step
 
 
-clock_ns: Callable[[], int] = time.time_ns
-"""The clock of the host."""
+_Time: TypeAlias = tuple[bytes, int, int]
+
+clock_ns: Callable[[], int] = time.monotonic_ns
+"""The clock that all processes of the host share."""
 
 
 @final
@@ -76,8 +82,8 @@ class TaskLatencies:
     def mark(self, ticks: float) -> None:
         """Emits a marker, and sets the time of the next one."""
         self.due = ticks + self._interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
-        now_ns = clock_ns()
-        self._forward(self._vertex, now_ns, now_ns)
+        now = _now()
+        self._forward(self._vertex, now, now)
 
     def on_marker(self, index: int, payload: bytes) -> None:
         """Measures and forwards a marker from an input, once all records before it were processed.
@@ -85,11 +91,12 @@ class TaskLatencies:
         Raises:
             struct.error: the payload is no marker.
         """
-        source, began_ns, sent_ns = _TIMES.unpack(payload)
-        now_ns = clock_ns()
-        for histogram, key, then_ns in ((self._edges, index, sent_ns), (self._sources, source, began_ns)):
-            histogram.setdefault(key, deque(maxlen=HISTORY)).append(max(0, now_ns - then_ns) // 1000)
-        self._forward(source, began_ns, now_ns)
+        source, *times = _TIMES.unpack(payload)
+        began, sent = (times[0], times[1], times[2]), (times[3], times[4], times[5])
+        now = _now()
+        for histogram, key, then in ((self._edges, index, sent), (self._sources, source, began)):
+            histogram.setdefault(key, deque(maxlen=HISTORY)).append(_elapsed_ns(then, now) // 1000)
+        self._forward(source, began, now)
 
     def rows(self) -> dict[str, list[int]]:
         """The latest latencies in microseconds, by `input N` for each input and `source N` for each source vertex."""
@@ -99,8 +106,20 @@ class TaskLatencies:
             for key, values in histogram.items()
         }
 
-    def _forward(self, source: int, began_ns: int, now_ns: int) -> None:
-        self._send(encode_event(UserEvent(MARKER, _TIMES.pack(source, began_ns, now_ns))))
+    def _forward(self, source: int, began: _Time, now: _Time) -> None:
+        self._send(encode_event(UserEvent(MARKER, _TIMES.pack(source, *began, *now))))
+
+
+def _now() -> _Time:
+    return CLOCK_ID, clock_ns(), OFFSET_NS
+
+
+def _elapsed_ns(then: _Time, now: _Time) -> int:
+    """The time between two readings, also of clocks of two hosts; never negative."""
+    elapsed_ns = now[1] - then[1]
+    if now[0] != then[0]:
+        elapsed_ns += now[2] - then[2]
+    return max(0, elapsed_ns)
 
 
 def merged_rows(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:

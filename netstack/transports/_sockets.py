@@ -122,19 +122,20 @@ class SocketStream(ByteStream):
 
 @final
 class SocketListener(Listener):
-    """A listening socket."""
+    """Listening sockets: one, or one for each address of a name."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        sockets: Sequence[socket.socket],
         address: str,
         accepted: Callable[[socket.socket], ByteStream],
         on_close: Callable[[], None],
     ) -> None:
-        """Args: the socket; the URL to dial; makes a stream of an accepted socket; told when closed."""
-        sock.setblocking(False)
+        """Args: the sockets; the URL to dial; makes a stream of an accepted socket; told when closed."""
+        for sock in sockets:
+            sock.setblocking(False)
         self.address = address
-        self._socket = sock
+        self._sockets = sockets
         self._accepted = accepted
         self._on_close = on_close
         self._closed = False
@@ -144,9 +145,9 @@ class SocketListener(Listener):
         while True:
             if self._closed:
                 raise trio.ClosedResourceError(f"the listener at {self.address} was closed")
-            await trio.lowlevel.wait_readable(self._socket)
+            listening = await self._readable()
             try:
-                sock, _ = self._socket.accept()
+                sock, _ = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:
@@ -164,9 +165,33 @@ class SocketListener(Listener):
         """Stops accepting."""
         if not self._closed:
             self._closed = True
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
+            for sock in self._sockets:
+                trio.lowlevel.notify_closing(sock)
+                sock.close()
             self._on_close()
+
+    async def _readable(self) -> socket.socket:
+        """Waits for a connection, and returns the socket at which it arrived."""
+        if len(self._sockets) == 1:
+            await trio.lowlevel.wait_readable(self._sockets[0])
+            return self._sockets[0]
+        readable: list[socket.socket] = []
+        failures: list[trio.ClosedResourceError | trio.BusyResourceError] = []
+
+        async def wait(sock: socket.socket) -> None:
+            try:
+                await trio.lowlevel.wait_readable(sock)
+                readable.append(sock)
+            except (trio.ClosedResourceError, trio.BusyResourceError) as error:
+                failures.append(error)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for sock in self._sockets:
+                nursery.start_soon(wait, sock)
+        if failures:
+            raise failures[0]
+        return readable[0]
 
 
 def _endpoint(name: object) -> str:

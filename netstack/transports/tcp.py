@@ -12,7 +12,8 @@ import contextlib
 import errno
 import os
 import socket
-from typing import Final, final
+from collections.abc import Sequence
+from typing import Any, Final, final
 
 import trio
 
@@ -29,12 +30,18 @@ LOOPBACK_CONGESTION: Final = os.environ.get(LOOPBACK_CONGESTION_VARIABLE, "cubic
 bbr, the default of some kernels, halves the throughput."""
 
 
+FREE_PORT_TRIES: Final = 8
+"""How often a port is chosen that must be free at several addresses."""
+
+_ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+
+
 @final
 class TcpTransport(Transport):
     """TCP sockets."""
 
     async def listen(self, url: str) -> Listener:
-        """Binds; port 0 chooses a free port."""
+        """Binds to every address of the host, such as 127.0.0.1 and ::1 of `localhost`; port 0 chooses a free port."""
         host, port = split_host_port(url)
         try:
             infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -43,19 +50,8 @@ class TcpTransport(Transport):
             raise OSError(
                 errno.EADDRNOTAVAIL, f"cannot listen at {url}: {reason}; name an address of this host"
             ) from error
-        family, kind, protocol, _, target = infos[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(target)
-            sock.listen(BACKLOG)
-        except OSError as error:
-            sock.close()
-            raise OSError(
-                error.errno,
-                f"cannot listen at {url}: {os.strerror(error.errno or 0)}; choose another port, or 0 for a free one",
-            ) from error
-        return SocketListener(sock, _url(host, sock.getsockname()[1]), _accepted, lambda: None)
+        sockets = _listening(url, port, [*dict.fromkeys((info[0], info[4]) for info in infos)])
+        return SocketListener(sockets, _url(host, sockets[0].getsockname()[1]), _accepted, lambda: None)
 
     async def connect(self, url: str) -> ByteStream:
         """Tries each address of the host in turn."""
@@ -102,6 +98,56 @@ def is_loopback(sock: socket.socket) -> bool:
     except OSError:
         return False
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
+def _listening(url: str, port: int, targets: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.socket]:
+    """Listens at each of the addresses that this host has, all with one port.
+
+    Raises:
+        OSError: no address is of this host, or the port of one is in use.
+    """
+    sockets: list[socket.socket] = []
+    absent: OSError | None = None
+    tries = FREE_PORT_TRIES if port == 0 else 1
+    while True:
+        try:
+            for family, target in targets:
+                try:
+                    sockets.append(_bound(family, (target[0], port, *target[2:]), is_alone=len(targets) == 1))
+                except OSError as error:
+                    if error.errno not in _ABSENT:
+                        raise
+                    absent = error  # a name of several families where one is switched off
+                    continue
+                port = sockets[-1].getsockname()[1]
+            if absent is not None and not sockets:
+                raise absent
+        except OSError as error:
+            for sock in sockets:
+                sock.close()
+            tries -= 1
+            if tries and sockets:  # the port that was free at the first address is not free at another one
+                sockets, port = [], 0
+                continue
+            raise OSError(
+                error.errno,
+                f"cannot listen at {url}: {os.strerror(error.errno or 0)}; choose another port, or 0 for a free one",
+            ) from error
+        return sockets
+
+
+def _bound(family: int, target: tuple[Any, ...], *, is_alone: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and not is_alone:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(target)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _url(host: str, port: int) -> str:

@@ -44,7 +44,7 @@ class UnixTransport(Transport):
                 if os.stat(path).st_ino == inode:  # not the file of a later listener
                     os.unlink(path)
 
-        return SocketListener(sock, url, lambda accepted: SocketStream(accepted, f"a client of {url}"), remove)
+        return SocketListener([sock], url, lambda accepted: SocketStream(accepted, f"a client of {url}"), remove)
 
     async def connect(self, url: str) -> ByteStream:
         """Connects to a path."""

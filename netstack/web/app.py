@@ -30,6 +30,7 @@ from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
 from ..limited_log import LimitedLog
 from ..safe_text import safe_error
+from ..steady_clock import steady_time
 from . import flink
 from .answers import EventsResponse, JsonResponse, history_response, page_response
 from .guard import BROKE, json_of
@@ -89,6 +90,7 @@ class Web:
                         ("/jobs/overview", self._jobs_overview, "GET"),
                         ("/jobs/{job}", self._job, "GET"),
                         ("/jobs/{job}", self._patch_job, "PATCH"),
+                        ("/jobs/{job}/plan", self._plan, "GET"),
                         ("/jobs/{job}/vertices/{vertex:int}", self._vertex, "GET"),
                         ("/jobs/{job}/vertices/{vertex:int}/backpressure", self._backpressure, "GET"),
                         ("/jobs/{job}/vertices/{vertex:int}/flamegraph", self._flame_graph, "GET"),
@@ -122,7 +124,7 @@ class Web:
             began_s = time.perf_counter()
             try:
                 self._manager.watch.request_updates()
-                self.history.add(time.time(), snapshot_text(self._manager.watch.snapshot() | self._facts))
+                self.history.add(steady_time(), snapshot_text(self._manager.watch.snapshot() | self._facts))
             except Exception as error:  # a failed snapshot must not end the JobManager
                 log.log(logging.ERROR, "look", "the web page could not take a snapshot of the cluster", error=error)
             await trio.sleep(max(LOOK_S, (time.perf_counter() - began_s) / LOOK_PART))
@@ -187,6 +189,10 @@ class Web:
     async def _job(self, request: Request) -> Response:
         record = self._find(request)
         return JsonResponse(flink.job(job_document(record, self._manager), edges_of(record)))
+
+    async def _plan(self, request: Request) -> Response:
+        record = self._find(request)
+        return JsonResponse(flink.plan(job_document(record, self._manager), edges_of(record)))
 
     async def _patch_job(self, request: Request) -> Response:
         record = self._find(request)
@@ -303,7 +309,7 @@ class Web:
                 while me in self._streams:
                     if self.history.number != seen:
                         seen = self.history.number
-                        data = f'{{"at":{time.time():.3f},"snapshot":{self.history.last or "null"}}}'
+                        data = f'{{"at":{steady_time():.3f},"snapshot":{self.history.last or "null"}}}'
                         yield f"event: snapshot\ndata: {data}\n\n".encode()
                     else:
                         yield b": alive\n\n"

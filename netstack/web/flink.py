@@ -63,6 +63,19 @@ def job(job: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> Document:
         edges: edges of the job (`edges_of`).
     """
     vertices = [_vertex(number, vertex) for number, vertex in enumerate(job["vertices"])]
+    return {
+        "jid": job["job_id"],
+        **_job(job),
+        "isStoppable": False,
+        "now": milliseconds(time.time()),
+        "vertices": vertices,
+        "status-counts": {state.upper(): count for state, count in job["tasks"].items()},
+        **plan(job, edges),
+    }
+
+
+def plan(job: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> Document:
+    """`/jobs/:id/plan`; the arguments are those of `job`."""
     nodes = [
         {
             "id": str(number),
@@ -75,15 +88,7 @@ def job(job: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> Document:
         }
         for number, vertex in enumerate(job["vertices"])
     ]
-    return {
-        "jid": job["job_id"],
-        **_job(job),
-        "isStoppable": False,
-        "now": milliseconds(time.time()),
-        "vertices": vertices,
-        "status-counts": {state.upper(): count for state, count in job["tasks"].items()},
-        "plan": {"jid": job["job_id"], "name": job["name"], "nodes": nodes},
-    }
+    return {"plan": {"jid": job["job_id"], "name": job["name"], "nodes": nodes}}
 
 
 def _input(place: int, edge: Mapping[str, Any]) -> Document:
@@ -248,7 +253,7 @@ def _job(job: Mapping[str, Any]) -> Document:
         "state": status(job["state"]),
         "start-time": milliseconds(job["submitted_at"]),
         "end-time": milliseconds(end),
-        "duration": milliseconds((time.time() if end is None else end) - job["submitted_at"]),
+        "duration": milliseconds(job["duration_s"]),
     }
 
 

@@ -15,7 +15,6 @@ import logging
 import math
 import os
 import stat
-import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -28,6 +27,7 @@ from ..errors import ConfigError
 from ..json_text import json_text
 from ..limited_log import LimitedLog
 from ..safe_text import safe_error, safe_repr, safe_text
+from ..steady_clock import steady_time
 from ..version import __version__
 from .history import History, entry_text, snapshot_text
 
@@ -105,7 +105,7 @@ class _Recorder:
             self._contain("a snapshot of the cluster failed, so the recording has a gap", error)
             return
         try:
-            self._recording.add(time.time(), text)
+            self._recording.add(steady_time(), text)
         except OSError as error:
             self._has_stopped = True  # the file may end with half a line
             self._contain("the recording cannot be written and stops here", error)

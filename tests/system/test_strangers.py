@@ -228,12 +228,13 @@ def test_something_that_translates_addresses_is_named(known: bool, monkeypatch: 
             ):
                 nursery.start_soon(functools.partial(trio.serve_listeners, relay_to(victim), [listener]))
                 victim.create_partition("p", subpartitions=1)
-                opened = True
+                opened, why = True, ""
                 try:
                     (await honest.open_gate([ChannelDescriptor(f"tcp://127.0.0.1:{port}", "p")])).close()
-                except AuthenticationFailed:
-                    opened = False
+                except AuthenticationFailed as error:
+                    opened, why = False, str(error)
                 assert opened == known
+                assert known or f"add 127.0.0.1:{port} to NETSTACK_KNOWN_AS of that process" in why
                 nursery.cancel_scope.cancel()
 
     trio.run(main)

@@ -13,6 +13,7 @@ from trio_runs import virtual_clock
 
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.transport import ByteStream, Listener
+from netstack.transports import tcp
 from netstack.transports.tcp import TcpTransport, split_host_port
 
 TCP = TcpTransport()
@@ -131,6 +132,77 @@ async def test_every_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch)
         closable.close()
 
 
+def resolves_to(monkeypatch: pytest.MonkeyPatch, *targets: tuple[object, ...]) -> None:
+    """Makes every name resolve to these addresses; twice, as where /etc/hosts lists a name twice."""
+
+    async def resolve(_host: object, port: object, **options: object) -> list[object]:
+        families = [(socket.AF_INET6 if ":" in str(target[0]) else socket.AF_INET, target) for target in targets]
+        return [(family, socket.SOCK_STREAM, 0, "", (each[0], port, *each[1:])) for family, each in families * 2]
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", resolve)
+
+
+async def test_a_name_of_several_addresses_is_listened_at_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolves_to(monkeypatch, ("127.0.0.3",), ("127.0.0.2",))
+    listener = await TCP.listen("tcp://localhost:0")
+    host, port = split_host_port(listener.address)
+    assert host == "localhost", "the name that certificates and clients know"
+    for target in ("127.0.0.2", "127.0.0.3", "127.0.0.2"):
+        with socket.create_connection((target, port)):
+            stream = await listener.accept()
+            assert stream.endpoints()[0] == f"{target}:{port}"
+            stream.close()
+    with pytest.raises(OSError, match=r"cannot listen at tcp://localhost:\d+: Address already in use"):
+        await TCP.listen(listener.address)
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await listener.accept()
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        listener.close()
+
+
+async def test_an_address_that_the_host_lacks_is_left_out_unless_it_is_the_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `::1` of localhost where IPv6 is switched off."""
+    resolves_to(monkeypatch, ("203.0.113.1",), ("127.0.0.1",))
+    listener = await TCP.listen("tcp://localhost:0")
+    near, far = await connected(listener)
+    assert far.endpoints()[0].startswith("127.0.0.1:")
+    for closable in (near, far, listener):
+        closable.close()
+    resolves_to(monkeypatch, ("203.0.113.1",), ("203.0.113.2",))
+    with pytest.raises(OSError, match="cannot listen at tcp://localhost:0: Cannot assign requested address"):
+        await TCP.listen("tcp://localhost:0")
+
+
+async def test_a_free_port_is_free_at_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolves_to(monkeypatch, ("127.0.0.2",), ("127.0.0.3",))
+    bound, taken = tcp._bound, [True, False]
+
+    def other(family: int, target: tuple[object, ...], *, is_alone: bool) -> socket.socket:
+        if target[0] == "127.0.0.3" and taken.pop(0):
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return bound(family, target, is_alone=is_alone)
+
+    monkeypatch.setattr(tcp, "_bound", other)
+    (await TCP.listen("tcp://localhost:0")).close()
+    assert not taken
+
+
+async def test_both_families_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolves_to(monkeypatch, ("::1", 0, 0), ("127.0.0.1",))
+    listener = await TCP.listen("tcp://localhost:0")
+    port = split_host_port(listener.address)[1]
+    with socket.create_connection(("127.0.0.1", port)):
+        (await listener.accept()).close()
+    listener.close()
+
+
 async def test_a_reset_is_a_lost_connection() -> None:
     listener = await TCP.listen(ANY_PORT)
     with socket.create_connection(split_host_port(listener.address)) as raw:
@@ -167,7 +239,7 @@ def test_accepting_goes_on_after_trouble_that_passes() -> None:
     async def test() -> None:
         listener = await TCP.listen(ANY_PORT)
         failures = [BlockingIOError(), ConnectionAbortedError(), OSError(errno.EMFILE, "Too many open files")]
-        listener._socket = Faulty(listener._socket, failures)  # type: ignore[attr-defined]
+        listener._sockets = [Faulty(listener._sockets[0], failures)]  # type: ignore[attr-defined]
         near, far = await connected(listener)
         assert not failures
         for closable in (near, far, listener):
@@ -178,7 +250,7 @@ def test_accepting_goes_on_after_trouble_that_passes() -> None:
 
 async def test_accepting_reports_trouble_that_stays() -> None:
     listener = await TCP.listen(ANY_PORT)
-    listener._socket = Faulty(listener._socket, [OSError(errno.EINVAL, "broken")])  # type: ignore[attr-defined]
+    listener._sockets = [Faulty(listener._sockets[0], [OSError(errno.EINVAL, "broken")])]  # type: ignore[attr-defined]
     near = await TCP.connect(listener.address)
     with pytest.raises(OSError, match="broken"):
         await listener.accept()

@@ -57,7 +57,7 @@ class ShmTransport(Transport):
         def accepted(connected: socket.socket) -> ByteStream:
             return ShmStream(connected, f"process {_checked_pid(connected)}, a client of {url}")
 
-        return SocketListener(sock, url, accepted, lambda: None)
+        return SocketListener([sock], url, accepted, lambda: None)
 
     async def connect(self, url: str) -> ByteStream:
         """Dials, and hands the memory over: sending may begin before the peer has accepted."""

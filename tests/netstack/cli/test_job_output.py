@@ -25,6 +25,7 @@ def job(**changes: Any) -> dict[str, Any]:
         "name": "words",
         "state": "running",
         "submitted_at": 0.0,
+        "age_s": 300.0,
         "tasks": {"running": 3},
         "missing_slots": 0,
         "restarts": 1,

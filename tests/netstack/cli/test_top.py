@@ -21,15 +21,18 @@ import trio
 from adopter import RemoteTask, adopt
 from page_jobs import cluster
 from rich.console import Console
+from trio.testing import MockClock
 
 from netstack.cli import main
 from netstack.cli import top as _command  # noqa: F401
 from netstack.cli.top_jobs import JobManagerHistory
 from netstack.cli.top_view import TaskManagerHistory
 from netstack.config import NetworkConfig
+from netstack.errors import ConnectionLost
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager
 from netstack.taskmanager.service import TaskManager
+from netstack.transport import transport_for
 
 TOP = sys.modules["netstack.cli.top"]
 COMMAND = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "top"]
@@ -144,6 +147,32 @@ def test_nobody_there_is_told_with_exit_code_1(capsys: pytest.CaptureFixture[str
     assert main(["top", "127.0.0.1:1", "--once", "--interval", "50ms", "--json"]) == 1
     (daemon,) = json.loads(capsys.readouterr().out)["taskmanagers"]
     assert "Connection refused" in daemon["gone"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_peer_that_never_answers_ends_the_live_view(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        listener = await transport_for("tcp://127.0.0.1:0").listen("tcp://127.0.0.1:0")  # the kernel connects
+        address = listener.address.removeprefix("tcp://")
+        histories: dict[str, Any] = {address: TaskManagerHistory(address)}
+        with pytest.raises(
+            ConnectionLost, match=f"no process answered within 10 s .*{address} did not answer within 5 s"
+        ):
+            await TOP._watch(histories, None, 1.0, False, as_json)
+        assert 10 <= trio.current_time() - began_s < 12
+        listener.close()
+
+    clock = MockClock(autojump_threshold=0.05)
+    began_s = clock.current_time()
+    trio.run(main, clock=clock)
+
+
+async def test_a_peer_that_has_answered_is_contacted_again(autojump_clock: MockClock) -> None:
+    history = TaskManagerHistory("127.0.0.1:1")
+    history.has_answered = True
+    with trio.move_on_after(60) as waited:
+        await TOP._watch({"127.0.0.1:1": history}, None, 1.0, False, True)
+    assert waited.cancelled_caught
 
 
 async def _with_a_run(work: Any) -> None:

@@ -383,6 +383,8 @@ async def test_a_reset_instead_of_an_answer_says_that_the_secrets_differ() -> No
         stream = await transport_for(url).connect(url)
         with pytest.raises(AuthenticationFailed, match="its shared secret differs") as caught:
             await prove_dialler(stream, SECRET)
+        address = url.removeprefix("tcp://")
+        assert f"a port forward or proxy leads to it, then add {address} to NETSTACK_KNOWN_AS" in str(caught.value)
         assert caught.value.reason is Refusal.SECRETS_DIFFER
         stream.close()
         nursery.cancel_scope.cancel()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +18,7 @@ from trio.testing import MockClock
 from netstack.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
 from netstack.events import UserEvent, decode_event
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.steady_clock import CLOCK_ID, steady_time
 from netstack.task import latency
 from netstack.task.latency import HISTORY, MERGED, TaskLatencies, merged_rows, summary_us
 
@@ -128,6 +132,47 @@ def test_what_is_kept_is_exact_and_bounded(delays_us: Sequence[int]) -> None:
         assert sum(each <= found[name] for each in expected) >= part * len(expected)
         assert sum(each < found[name] for each in expected) < part * len(expected)
     assert merged_rows([here.rows(), {"input 1": "no row"}, here.rows()])["input 1"] == 2 * expected
+
+
+HOSTS = st.sampled_from([b"host one", b"host two"])
+WALL_NS = st.integers(-(10**18), 10**18)  # what the clock of a host said when a process started
+
+
+@given(HOSTS, HOSTS, WALL_NS, WALL_NS, st.integers(0, 10**6), WALL_NS)
+def test_setting_the_clock_of_a_host_makes_no_latency(
+    there: bytes, here: bytes, sender_ns: int, receiver_ns: int, delay_us: int, jump_ns: int
+) -> None:
+    """Within a host whatever its clocks say; between hosts by what they said when the processes started."""
+    sent: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        now_ns = 10**15
+        patch.setattr(latency, "clock_ns", lambda: now_ns)
+        patch.setattr(latency, "CLOCK_ID", there)
+        patch.setattr(latency, "OFFSET_NS", sender_ns)
+        TaskLatencies(2, 1.0, sent.append, has_sources=True).mark(0.0)
+        event = decode_event(sent.pop())
+        assert isinstance(event, UserEvent)
+        now_ns += 1000 * delay_us
+        wall_ns = time.time_ns() + jump_ns
+        patch.setattr(time, "time_ns", lambda: wall_ns)
+        patch.setattr(latency, "CLOCK_ID", here)
+        patch.setattr(latency, "OFFSET_NS", receiver_ns)
+        receiver = TaskLatencies(5, 1.0, sent.append, has_sources=True)
+        receiver.on_marker(1, event.payload)
+    apart_us = 0 if there == here else (receiver_ns - sender_ns) // 1000
+    (found,) = receiver.rows()["source 2"]
+    assert found == max(0, delay_us + apart_us)
+
+
+def test_the_steady_time_is_that_of_the_host_and_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = time.time()
+    assert abs(steady_time() - before) < 3600
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    assert steady_time() >= before - 3600
+    command = "from netstack.steady_clock import CLOCK_ID; print(CLOCK_ID.hex())"
+    other = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert bytes.fromhex(other.stdout) == CLOCK_ID, "processes of a host share the clock"
 
 
 @given(st.lists(st.integers(0, HISTORY), max_size=2 * MERGED // HISTORY), st.integers(0, 2 * MERGED))

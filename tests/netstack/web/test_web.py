@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ async def test_flinks_paths_have_flinks_fields() -> None:
         assert [each["tasks"] for each in job["vertices"]] == [{"RUNNING": 2}] * 2
         (edge,) = job["plan"]["nodes"][1]["inputs"]
         assert (edge["id"], edge["ship_strategy"]) == ("0", "REBALANCE")
+        assert await ask(f"{url}/jobs/{job_id}/plan") == (200, {"plan": job["plan"]})
         _, vertex = await ask(f"{url}/jobs/{job_id}/vertices/1")
         assert [(each["subtask"], each["status"]) for each in vertex["subtasks"]] == [(0, "RUNNING"), (1, "RUNNING")]
         (there,) = [each.location.name for each in manager.taskmanagers.all()]
@@ -47,6 +49,22 @@ async def test_flinks_paths_have_flinks_fields() -> None:
             (there, 2, 0)
         ]
         assert (await ask(f"{url}/taskmanagers/{there}"))[1]["id"] == there
+
+
+@pytest.mark.parametrize("jump_s", [-864_000.0, 864_000.0])
+async def test_durations_survive_a_jump_of_the_clock(jump_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sets the clock of the host by ten days."""
+    async with running() as (manager, url, job_id):
+        clock = time.time
+        monkeypatch.setattr(time, "time", lambda: clock() + jump_s)
+        _, job = await ask(f"{url}/jobs/{job_id}")
+        assert 0 <= job["duration"] < 100_000
+        (row,) = (await ask(f"{url}/jobs/overview"))[1]["jobs"]
+        assert 0 <= row["duration"] < 100_000
+        await manager.jobs.cancel(manager.jobs.records[job_id])
+        _, job = await ask(f"{url}/jobs/{job_id}")
+        assert job["state"] == "CANCELED"
+        assert 0 <= job["duration"] < 100_000
 
 
 def test_backpressure_is_told_as_flink_tells_it() -> None:
