@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -84,6 +86,27 @@ def test_the_asyncio_example_prints_every_word_once(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
+
+
+def test_the_two_phase_sink_commits_every_record_once(tmp_path: Path) -> None:
+    program = program_with(PAGES / "how-to/jobs.md", "def prepare_commit")
+    (tmp_path / "files.py").write_text(program)
+    command = [sys.executable, tmp_path / "files.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    names: dict[str, Any] = {"__name__": "the page"}
+    exec(program, names)
+    sink = names["Files"](tmp_path)
+    sink.open(SimpleNamespace(subtask=0))
+    committables = []
+    for record in range(2):  # of which the first checkpoint failed
+        sink.process(record)
+        committables.append(sink.prepare_commit())
+    assert sink.prepare_commit() is None
+    assert not list(tmp_path.glob("[!.]*.json")), "nothing is visible before the commit"
+    for _ in range(2):  # a restart commits again
+        sink.commit(committables)
+        assert sorted(json.loads(each.read_text()) for each in tmp_path.glob("[!.]*.json")) == [[0], [1]]
 
 
 def test_the_planning_example_is_what_is_shown() -> None:
