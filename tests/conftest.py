@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import checkout
 import leftovers
 import pytest
 from connect_server import ConnectServer, open_connect_server
@@ -48,6 +49,11 @@ def pytest_report_header() -> str:
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; processes inherit it from us
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # once for all workers
+        config.pluginmanager.register(checkout.Watch())
 
 
 def pytest_collection() -> None:

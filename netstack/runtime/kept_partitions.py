@@ -69,7 +69,14 @@ class DiskDriver:
         self._jobs.append((work, done))
         if self._workers < (THREADS if self._is_prepared else 1):
             self._workers += 1
-            self._visits.soon(lambda: self._nursery.start_soon(self._work))
+            self._visits.soon(self._start)
+
+    def _start(self) -> None:
+        try:
+            self._nursery.start_soon(self._work)
+        except RuntimeError:  # the nursery ended while no job ran, so no worker was cancelled
+            self._workers -= 1
+            self._close()
 
     async def _work(self) -> None:
         jobs = self._jobs

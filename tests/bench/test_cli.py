@@ -61,7 +61,9 @@ class FakeRunners(Runners):
 
 
 @pytest.fixture
-def runners(fake_result: FakeResult) -> FakeRunners:
+def runners(fake_result: FakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRunners:
+    """Those of a command whose `results/` is not the checkout's."""
+    monkeypatch.chdir(tmp_path)
     return FakeRunners(fake_result)
 
 

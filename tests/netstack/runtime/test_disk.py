@@ -21,7 +21,7 @@ async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) 
 
     def wait() -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     def submit(disk: DiskDriver, number: int) -> None:
         def done(result: int | None, error: NetstackError | None) -> None:
@@ -39,10 +39,23 @@ async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) 
         disk = DiskDriver(nursery, wait if stuck == "prepare" else lambda: None, visits)
         for number in range(20):
             submit(disk, number)
-        await trio.to_thread.run_sync(begun.wait, 10)
+        await trio.to_thread.run_sync(begun.wait, 60)
         nursery.cancel_scope.cancel()
         go_on.set()
     submit(disk, 20)
     assert sorted(number for number, _, _ in told) == list(range(21))
     assert all(result == number or "has closed" in error for number, result, error in told)
     assert (20, None, "the network environment has closed") in told
+
+
+@pytest.mark.parametrize("jobs_before", [0, 1])
+async def test_a_network_that_closed_while_the_disk_was_idle_tells_the_next_job_so(jobs_before: int) -> None:
+    """No worker was there to be cancelled."""
+    told: list[str] = []
+    async with trio.open_nursery() as nursery:
+        disk = DiskDriver(nursery, lambda: None, Visits(trio.current_time))
+        for _ in range(jobs_before):
+            disk.submit(lambda: None, lambda _, error: told.append(str(error)))
+    for _ in range(2):
+        disk.submit(lambda: None, lambda _, error: told.append(str(error)))
+    assert told == ["None"] * jobs_before + ["the network environment has closed"] * 2
