@@ -81,7 +81,7 @@ wheels: .venv/.installed-release
 	@$(BIN)/python tools/make_wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv dist netstack/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist netstack/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 
 # The stamp is newer than pyproject.toml once everything in it is installed. `--group` needs pip 25.1.
 .venv/.installed: pyproject.toml

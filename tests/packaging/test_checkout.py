@@ -34,9 +34,10 @@ def test_a_file_of_the_tests_is_named_though_git_ignores_its_folder(root: Path) 
     assert checkout.written_since(before, root) == ["results/sweep/report.html", "tests/deep/\u00e4 file"]
 
 
-def test_caches_and_edited_files_are_no_news(root: Path) -> None:
+def test_caches_and_what_a_developer_does_meanwhile_are_no_news(root: Path) -> None:
     before = checkout.untracked_files(root)
     (root / "README").write_text("edited meanwhile")
+    (root / "new.py").write_text("")
     for cache in (".venv", ".pytest_cache", "tests/__pycache__", ".hypothesis/constants"):
         (root / cache).mkdir(parents=True)
         (root / cache / "file").write_text("")

@@ -14,9 +14,12 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _CACHES: Final = (
-    *("__pycache__", ".hypothesis", ".import_linter_cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv"),
+    *("__pycache__", ".grimp_cache", ".hypothesis", ".import_linter_cache", ".mypy_cache", ".pytest_cache"),
+    *(".ruff_cache", ".venv"),
     *("build/.coverage*", "build/coverage.json"),
 )
+_SOURCES: Final = (".md", ".py", ".pyi", ".swp", ".toml")
+"""Somebody may work in the checkout meanwhile."""
 
 
 def untracked_files(root: Path = ROOT) -> frozenset[str] | None:
@@ -30,7 +33,7 @@ def untracked_files(root: Path = ROOT) -> frozenset[str] | None:
     if found.returncode:
         return None
     lines = found.stdout.decode(errors="surrogateescape").split("\0")
-    return frozenset(line[3:] for line in lines if line[:2] in ("??", "!!"))
+    return frozenset(line[3:] for line in lines if line[:2] in ("??", "!!") and not line.endswith(_SOURCES))
 
 
 def written_since(before: frozenset[str] | None, root: Path = ROOT) -> list[str]:
