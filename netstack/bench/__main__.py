@@ -5,6 +5,7 @@ Importing the commands takes most of a second; Ctrl-C in that time ends with one
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from netstack.safe_text import escape_unencodable
@@ -16,11 +17,11 @@ def main() -> int:
     try:
         from .cli import main as run
     except KeyboardInterrupt:
-        error = "stopped by Ctrl-C before anything was measured"
+        error, code = "stopped by Ctrl-C before anything was measured", 128 + signal.SIGINT
         if "--json" in sys.argv:
-            sys.stdout.write(f'{{"error": "{error}", "exit_code": 1, "delivered": false}}\n')
+            sys.stdout.write(f'{{"error": "{error}", "exit_code": {code}, "delivered": false}}\n')
         sys.stderr.write(f"netstack-bench: {error}\n")
-        return 1
+        return code
     return run()
 
 

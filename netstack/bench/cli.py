@@ -1,7 +1,8 @@
 """The command line `netstack-bench`: run, sweep, report, compare, and the experiments.
 
 `--json` prints exactly one JSON document on standard output, also if the command fails (then with `error`). Exit code
-0: success. 1: a run failed, did not deliver everything, or was stopped by Ctrl-C. 2: bad usage.
+0: success. 1: a run failed or did not deliver everything. 2: bad usage. 130 or 143: stopped by Ctrl-C or SIGTERM; what
+was measured until then is kept and shown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any, Final
 import click
 from rich.markup import escape
 
+from netstack.cli import stopping
 from netstack.cli.json_document import drop_output
+from netstack.cli.stopping import stopped_by
 from netstack.cli.values import COUNT, NUMBER
 from netstack.errors import ConfigError, NetstackError
 from netstack.units import counted
@@ -51,7 +54,7 @@ from .shuffle.command import shuffle
 from .simulate import simulate
 from .spark.commands import exchange, streams
 from .spec import RunSpec, check_segment_size, refuse_below, refuse_unused
-from .stopping import kept_at_interrupt, signals_are_ctrl_c, stopped_by, unwrapped_interrupt
+from .stopping import kept_at_interrupt
 from .store import Row, Store, StoreError, only_results, read_rows, reason, require_pyarrow
 from .sweep import (
     COMPARISON,
@@ -83,7 +86,7 @@ class _App:
 
 
 def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = None) -> int:
-    """Runs one command and returns the exit code: 0, 1 or 2. The default of `arguments` are those of the process."""
+    """Runs one command and returns the exit code. The default of `arguments` are those of the process."""
     words = tuple(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(words, runners or Runners())
@@ -95,15 +98,18 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
 def _run(words: tuple[str, ...], runners: Runners) -> int:
     as_json = "--json" in words
     try:
-        with signals_are_ctrl_c(), unwrapped_interrupt():
+        with stopping.signals_are_ctrl_c(), stopping.unwrapped_interrupt():
             app = _App(runners, words)
-            return int(cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app) or 0)
+            code = cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app)
+            return stopping.exit_code(code or 0)
     except click.UsageError as error:
         named = ["netstack-bench", *(word for word in words[:1] if word in cli.commands)]  # the parser knows no context
         where = error.ctx.command_path if error.ctx is not None else " ".join(named)
         return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
     except ConfigError as error:
         return _failed(str(error), 2, as_json)
+    except stopping.StoppedBySignal as error:
+        return _failed(str(error), stopping.stop_code(), as_json)
     except BrokenPipeError:  # an OSError, but no failure: `main` ends quietly
         raise
     except (NetstackError, OSError, ExceptionGroup) as error:
@@ -117,13 +123,17 @@ def _run(words: tuple[str, ...], runners: Runners) -> int:
             if _KEEP_NOTHING.intersection(words[:1])
             else "before anything was measured"
         )
-        return _failed(f"stopped by {stopped_by()} {when}", 1, as_json)
+        return _failed(f"stopped by {stopped_by()} {when}", stopping.stop_code(), as_json)
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="netstack-bench")
 def cli() -> None:
-    """Measures netstack between two processes over a real network stack, and verifies every delivery."""
+    """Measures netstack between two processes over a real network stack, and verifies every delivery.
+
+    Exit codes: 0 for success; 1 if a run failed or a record was lost; 2 for wrong usage; 130 after Ctrl-C and 143 after
+    SIGTERM, which keep what was measured.
+    """
 
 
 @cli.command(short_help="Run one measurement and print its table.")
@@ -180,6 +190,7 @@ def run(
     if not_written:
         errors.print(f"[red]not written:[/] {escape(not_written)}", soft_wrap=True)
     if stopped:
+        stopping.keep_results()
         errors.print(
             f"stopped by {stopped_by()} after {result.get('repeats', 1)} of {times} runs; these are their medians"
         )
@@ -189,7 +200,7 @@ def run(
     late = [name for name, row in peer_rows(result).items() if row.get("delivered") is False]
     for name in late:
         errors.print(f"[red]not delivered by {escape(name)}:[/] its figures do not count")
-    return 1 if stopped or late or not_written else 0
+    return 1 if late or not_written else 0
 
 
 @cli.command(short_help="Measure a grid of settings and write a report.")
@@ -252,6 +263,7 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
     console.print_warnings({"warnings": warnings_of(result.rows)}, errors)
     if result.interrupted:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
+        stopping.keep_results()
         done = result.skipped + result.made
         errors.print(
             f"stopped by {stopped_by()}: {done} of {result.planned} runs are stored; to continue: {escape(again)}",
@@ -265,20 +277,20 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
         )
     if result.failed:
         errors.print(f"[red]{result.failed} of {len(result.rows)} runs failed;[/] the report lists why", soft_wrap=True)
-    return 1 if result.interrupted or result.failed else 0
+    return 1 if result.failed else 0
 
 
 @contextlib.contextmanager
 def _stored_at_interrupt(store: Store) -> Iterator[None]:
     """Says where the finished runs are if Ctrl-C comes again while the report is written."""
     try:
-        with unwrapped_interrupt():
+        with stopping.unwrapped_interrupt():
             yield
     except KeyboardInterrupt:
         stored = len(store.rows())
         if not stored:
             raise
-        raise StoreError(
+        raise stopping.StoppedBySignal(
             f"stopped by {stopped_by()}: {counted(stored, 'run')} are stored in {store.folder}; the report was not"
             f" written, netstack-bench report {shlex.quote(str(store.folder))} writes it"
         ) from None

@@ -223,7 +223,7 @@ def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str
     print_warnings(result, err())
     if stopped := result.get("stopped"):
         err().print(f"stopped by {stopped}: the results until then are shown")
-    return 1 if stopped or not result.get("delivered", True) else 0
+    return 0 if result.get("delivered", True) else 1
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.cli.stopping import keep_results, stopped_by
 from netstack.cli.values import COUNT
 from netstack.errors import ConfigError
 from netstack.testing.simulate.players import WorkerDied, play
@@ -22,7 +23,6 @@ from netstack.testing.simulate.situations import LEAST_SEEDS, SITUATIONS, missin
 
 from . import console
 from .flags import json_flag
-from .stopping import stopped_by
 
 _SHRINK_ATTEMPTS: Final = 200
 
@@ -135,7 +135,7 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
     errors = console.err()
     campaign = Campaign(first)
     line = ""
-    ended = ""
+    ended, has_died = "", False
     began_s = time.monotonic()
     try:
         for each in play(asked, count):
@@ -147,9 +147,10 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
                 rate = campaign.played / (time.monotonic() - began_s)
                 errors.print(f"{campaign.played} of {seeds}, {len(campaign.failed)} failed, {rate:.1f}/s")
     except KeyboardInterrupt:
+        keep_results()
         ended = f"stopped by {stopped_by()}"
     except WorkerDied as error:
-        ended = str(error)
+        ended, has_died = str(error), True
     never = missing(campaign.situations) if file is None and campaign.played >= LEAST_SEEDS else []
     result = campaign.document(never)
     if as_json:
@@ -174,7 +175,7 @@ def simulate(seeds: int, first: int, file: Path | None, shrink: int, processes: 
         if file is None:
             rest = f"--from {campaign.next_seed} --seeds {first + seeds - campaign.next_seed}"
             errors.print(f"to play the rest: netstack-bench simulate {rest}", soft_wrap=True)
-    return 1 if campaign.failed or never or ended else 0
+    return 1 if campaign.failed or never or has_died else 0
 
 
 def print_failure(outcome: dict[str, Any], console: Console) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from netstack.cli.stopping import unwrapped_interrupt
 from netstack.errors import NetstackError
 
 from .emulation import emulation_cells
@@ -23,7 +24,6 @@ from .histogram import Histogram
 from .processes import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .spec import RunSpec
-from .stopping import unwrapped_interrupt
 from .store import Row, Store, StoreError, arrow_table, flatten, read_sweep, require_pyarrow, write_file
 from .words import distinct_warnings
 

@@ -4,7 +4,8 @@ Takes: command-line arguments. Gives: an exit code; results on standard output, 
 
 Rules: with `--json` (or `--format json`) a command prints exactly one JSON document on standard output. If the command
 fails, the document has the key `error`.
-Exit codes: 0 for success, 1 for a failure or a negative result, 2 for wrong usage.
+Exit codes: 0 for success, 1 for a failure or a negative result, 2 for wrong usage, 128 and the number of the signal
+after Ctrl-C or SIGTERM (`stopping`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..errors import ConfigError, NetstackError
 from ..safe_text import escape_unencodable
 from ..version import __version__
 from .json_document import drop_output, print_document
+from .stopping import StoppedBySignal, exit_code, signals_are_ctrl_c, stop_code, stopped_by, unwrapped_interrupt
 
 _COMMANDS: Final = {
     "buffers": "buffers",
@@ -50,6 +52,10 @@ _COMMANDS: Final = {
 """The module that defines each command; the function has the command's name."""
 
 
+_SERVICES: Final = (["jobmanager"], ["taskmanager"])
+"""End with 0 also where they are stopped before they listen."""
+
+
 class _Commands(click.Group):
     """Imports a command's module only when the command is used, which halves the start time of a TaskManager."""
 
@@ -75,6 +81,10 @@ def cli() -> None:
     """Run jobs, run the cluster that executes them, and inspect both.
 
     Start with `netstack demo`, or `netstack run MODULE:FUNCTION` for a job of your own.
+
+    Exit codes: 0 for success; 1 for a failure or a negative result; 2 for wrong usage; 130 after Ctrl-C and 143 after
+    SIGTERM. Both are the normal end, with 0, of what runs until it is stopped: jobmanager, taskmanager, demo, replay,
+    top, and record without --seconds.
     """
 
 
@@ -85,18 +95,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None means `sys.argv`.
 
     Returns:
-        The exit code: 0, 1 or 2.
+        The exit code.
     """
     if arguments is None:
         escape_unencodable()
     words = sys.argv[1:] if arguments is None else list(arguments)
     as_json = not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words)
     try:
-        return _run(words)
+        with signals_are_ctrl_c(), unwrapped_interrupt():
+            return exit_code(_run(words))
     except click.UsageError as error:
         named = ["netstack", *(word for word in words[:1] if word in _COMMANDS)]  # errors of the parser have no context
         where = error.ctx.command_path if error.ctx is not None else " ".join(named)
         return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
+    except StoppedBySignal as error:
+        return _failed(str(error), stop_code(), as_json)
     except ConfigError as error:
         return _failed(str(error), 2, as_json, getattr(error, "traceback", ""))
     except NetstackError as error:
@@ -105,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         advice = "; `ulimit -n` shows the limit of this shell and raises it" if error.errno == errno.EMFILE else ""
         return _failed(str(error).removeprefix(f"[Errno {error.errno}] ") + advice, 1, as_json)
     except (KeyboardInterrupt, click.Abort):
-        return _failed("stopped by Ctrl-C", 1, as_json)
+        return _failed(f"stopped by {stopped_by()}", 0 if words[:1] in _SERVICES else stop_code(), as_json)
 
 
 def _run(words: list[str]) -> int:

@@ -44,6 +44,7 @@ from .exchange import (
     until_stopped,
 )
 from .json_document import print_document
+from .stopping import keep_results, stopped_by
 from .values import COUNT, Parsed
 
 RAW: Final = "raw"
@@ -326,7 +327,7 @@ def consume(
     """Read subpartitions of a Flink 2.3.0 task manager or of `netstack serve`, and print the records.
 
     A summary goes to standard error: the number of records, bytes and CRC-32 of the payloads, and the events of each
-    subpartition. The exit code is 1 if the exchange fails or is stopped.
+    subpartition. The exit code is 1 if the exchange fails, and 130 or 143 if Ctrl-C or SIGTERM stops it.
     """
     if (kind == ROWS) != (columns is not None):
         raise ConfigError("--as rows and --columns require each other: give both, or neither")
@@ -347,12 +348,13 @@ def consume(
     if consumption.error is not None:
         click.echo(f"netstack: {consumption.error}", err=True)
     elif is_stopped:
-        click.echo("netstack: stopped by a signal", err=True)
+        keep_results()
+        click.echo(f"netstack: stopped by {stopped_by()}", err=True)
     if as_json:
         print_document(consumption.document())
     else:
         print_summary(f"{address}: {consumption.outcome}", consumption.accounts, to_stderr=True)
-    return 1 if is_stopped or consumption.error is not None else 0
+    return 0 if consumption.error is None else 1
 
 
 def _print_values(values: list[Any]) -> None:

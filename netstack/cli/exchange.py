@@ -26,6 +26,7 @@ from ..record.framing import MAX_RECORD_BYTES
 from ..wire.flink_events import flink_name
 from ..wire.flink_layout import partition_bytes
 from .network_flags import buffer_flags
+from .stopping import note_signal
 from .values import LENGTH
 
 FINISHED: Final = "finished"
@@ -168,7 +169,8 @@ async def until_stopped(main: Callable[[], Awaitable[None]]) -> bool:
 
             async def watch(signals: AsyncIterator[int]) -> None:
                 nonlocal stopped
-                async for _ in signals:
+                async for number in signals:
+                    note_signal(number)
                     stopped = True
                     nursery.cancel_scope.cancel()
 

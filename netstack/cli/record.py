@@ -24,6 +24,7 @@ from .job import job_parameters
 from .jobmanager_flags import connected, json_flag, secret_flag
 from .json_document import print_document
 from .run import run
+from .stopping import keep_results, note_signal
 from .values import COUNT, SECONDS
 
 _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]/]+):\d{1,5}")
@@ -88,7 +89,7 @@ async def _record(address: str, secret_file: Path | None, output: Path, seconds_
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             ended = trio.Event()
-            nursery.start_soon(_end_on, signals, ended)
+            nursery.start_soon(_end_on, signals, ended, seconds_s is not None)
             async with (
                 connected(address, secret_file) as client,
                 recorded(output, client.look, fatal=(ConnectionLost, OSError)),
@@ -98,8 +99,11 @@ async def _record(address: str, secret_file: Path | None, output: Path, seconds_
             nursery.cancel_scope.cancel()
 
 
-async def _end_on(signals: AsyncIterator[int], ended: trio.Event) -> None:
-    async for _ in signals:
+async def _end_on(signals: AsyncIterator[int], ended: trio.Event, is_early: bool) -> None:
+    async for number in signals:
+        note_signal(number)
+        if is_early:
+            keep_results()
         ended.set()
 
 

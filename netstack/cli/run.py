@@ -39,6 +39,7 @@ from .jobmanager_flags import json_flag
 from .json_document import print_document
 from .network_flags import acts_as_flag, load_balance_flag, max_record_flag
 from .run_view import RunView
+from .stopping import StoppedBySignal, note_signal, stopped_by
 from .values import COUNT, SIZE
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def run(
     The default of --taskmanagers is then the N of local[N], else 2.
 
     Output that operators print, and warnings that they log, go to standard error; on Spark they go to Spark's logs. The
-    exit code is 1 if the job fails or is stopped.
+    exit code is 1 if the job fails, and 130 or 143 if Ctrl-C or SIGTERM cancels it.
     """
     if master is not None and where != "spark":
         raise ConfigError("--master requires --on spark; add it, or omit --master")
@@ -251,7 +252,7 @@ def _on_spark(
     try:
         spark = stack.enter_context(open_session(settings))
     except KeyboardInterrupt:
-        raise NetstackError("stopped by Ctrl-C before the job started") from None
+        raise StoppedBySignal(f"stopped by {stopped_by()} before the job started") from None
     return partial(open_spark_cluster, spark, **sizes, packages=shippable_packages(graph))
 
 
@@ -320,7 +321,7 @@ class _Run:
                     outcome = error
                 nursery.cancel_scope.cancel()
         if self._stopped_by:
-            raise NetstackError(f"stopped by {self._stopped_by}")
+            raise StoppedBySignal(f"stopped by {self._stopped_by}")
         assert outcome is not None
         if isinstance(outcome, NetstackError):
             raise outcome
@@ -401,7 +402,8 @@ class _Run:
                 nursery.cancel_scope.cancel()
             else:
                 nursery.start_soon(self._cancel, nursery.cancel_scope)
-            self._stopped_by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            note_signal(number)
+            self._stopped_by = stopped_by()
 
     async def _cancel(self, scope: trio.CancelScope) -> None:
         assert self._cluster is not None

@@ -48,6 +48,7 @@ from .exchange import (
     until_stopped,
 )
 from .json_document import print_document
+from .stopping import keep_results
 from .values import COUNT, DURATION, LENGTH
 
 LEAVE_GRACE_S: Final = 5.0
@@ -368,7 +369,8 @@ def serve(
 ) -> int:
     """Serve a partition to task managers of Flink 2.3.0 or to `netstack consume` until they have read all of it.
 
-    The exit code is 1 if not all records could be distributed.
+    The exit code is 1 if not all records could be distributed, and 130 or 143 if Ctrl-C or SIGTERM stops it before all
+    were. A complete blocking or hybrid partition is served until then: the exit code is 0.
     """
     if records is not None and input_path is not None:
         raise ConfigError("--records and --input exclude each other; give one of them")
@@ -412,4 +414,7 @@ def serve(
     if serving.error is not None:
         click.echo(f"netstack: {serving.error}", err=True)
         return 2 if isinstance(serving.error, ConfigError) else 1
+    if is_stopped and not (plan.type.is_released_by_scheduler and serving.outcome == FINISHED):
+        keep_results()
+        return 0
     return 0 if serving.outcome == FINISHED else 1

@@ -31,6 +31,7 @@ from ..taskmanager.client import OtherRole, open_client
 from ..units import format_count
 from .jobmanager_flags import secret_flag, secret_of
 from .json_document import print_document
+from .stopping import keep_results, note_signal
 from .top_jobs import JobManagerHistory, JobManagerView, jobmanager_document, jobmanager_lines, line_of
 from .top_view import History, JobView, TaskManagerHistory, TaskManagerView, snapshot_document, sparkline
 from .values import LENGTH
@@ -82,7 +83,7 @@ async def _watch(histories: Histories, secret: Secret | None, interval_s: float,
     code = 0
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            nursery.start_soon(_end_on, signals, nursery.cancel_scope)
+            nursery.start_soon(_end_on, signals, nursery.cancel_scope, once)
             for address in histories:
                 nursery.start_soon(_follow, address, histories, secret, interval_s)
             try:
@@ -98,8 +99,11 @@ async def _watch(histories: Histories, secret: Secret | None, interval_s: float,
     return code
 
 
-async def _end_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    async for _ in signals:
+async def _end_on(signals: AsyncIterator[int], scope: trio.CancelScope, once: bool) -> None:
+    async for number in signals:
+        note_signal(number)
+        if once:  # it would have ended by itself
+            keep_results()
         scope.cancel()
 
 

@@ -357,7 +357,7 @@ def test_ctrl_c_keeps_the_repeats_that_ended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runners.trouble = trouble
-    assert main(["run", "--repeats", "5", "--json", *flags], runners=runners) == 1
+    assert main(["run", "--repeats", "5", "--json", *flags], runners=runners) == 130
     printed = capsys.readouterr()
     assert json.loads(printed.out)["repeats"] == 2
     assert "stopped by Ctrl-C after 2 of 5 runs" in printed.err
@@ -368,7 +368,7 @@ def test_ctrl_c_before_anything_was_measured(
     runners: FakeRunners, capsys: pytest.CaptureFixture[str], stop: BaseException
 ) -> None:
     runners.trouble[1] = stop
-    assert main(["run", "--json"], runners=runners) == 1
+    assert main(["run", "--json"], runners=runners) == 130
     assert "stopped by Ctrl-C" in json.loads(capsys.readouterr().out)["error"]
 
 
@@ -453,7 +453,7 @@ def test_a_sweep_stopped_by_ctrl_c_says_how_to_go_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runners.trouble[3] = KeyboardInterrupt()
-    assert main(SMALL, runners=runners) == 1
+    assert main(SMALL, runners=runners) == 130
     printed = capsys.readouterr()
     assert "stopped by Ctrl-C: 2 of 4 runs are stored" in printed.err
     again = re.search(r"to continue: netstack-bench (.*)", printed.err)
@@ -511,7 +511,7 @@ def test_a_terminal_gets_a_bar_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 1
+        assert process.wait(timeout=30) == 130
         told = b""
         while chunk := _read(ours):
             told += chunk
@@ -603,9 +603,9 @@ def test_ctrl_c_while_the_commands_are_imported(
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     monkeypatch.setattr(sys, "argv", ["netstack-bench", "run", "--json"])
     monkeypatch.delitem(sys.modules, "netstack.bench.cli")
-    assert start() == 1
+    assert start() == 130
     printed, error = capsys.readouterr(), "stopped by Ctrl-C before anything was measured"
-    assert json.loads(printed.out) == {"error": error, "exit_code": 1, "delivered": False}
+    assert json.loads(printed.out) == {"error": error, "exit_code": 130, "delivered": False}
     assert printed.err == f"netstack-bench: {error}\n"
 
 
@@ -618,9 +618,9 @@ def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
             pass
         running.send_signal(signal.SIGTERM)
         out, told = running.communicate(timeout=20)
-    assert running.returncode == 1
+    assert running.returncode == 143
     assert "stopped by SIGTERM before anything was measured" in told
-    assert json.loads(out)["exit_code"] == 1
+    assert json.loads(out)["exit_code"] == 143
 
 
 def test_latencies_into_a_folder_that_is_missing_are_refused_before_the_run(
@@ -654,7 +654,7 @@ def test_ctrl_c_while_the_report_is_written_says_where_the_runs_are(
 
     monkeypatch.setattr("netstack.bench.sweep.write_combined_report", interrupted)
     runners.trouble[3] = KeyboardInterrupt()
-    assert main([*SMALL, "--output", str(tmp_path / "s")], runners=runners) == 1
+    assert main([*SMALL, "--output", str(tmp_path / "s")], runners=runners) == 130
     told = capsys.readouterr().err
     assert f"2 runs are stored in {tmp_path / 's'}" in told
     assert f"netstack-bench report {tmp_path / 's'} writes it" in told
@@ -694,7 +694,7 @@ def test_a_command_that_keeps_nothing_does_not_say_that_nothing_was_measured(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("netstack.bench.scheduler.measure.measure", interrupted)
-    assert main(["scheduler"]) == 1
+    assert main(["scheduler"]) == 130
     assert "stopped by Ctrl-C before its end; it has no result" in capsys.readouterr().err
 
 
@@ -725,9 +725,9 @@ def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
             pass
         running.send_signal(signal.SIGHUP)
         out, told = running.communicate(timeout=20)
-    assert running.returncode == 1
+    assert running.returncode == 129
     assert "stopped by SIGHUP before anything was measured" in told
-    assert json.loads(out)["exit_code"] == 1
+    assert json.loads(out)["exit_code"] == 129
     assert list(tmp_path.iterdir()) == []
 
 

@@ -137,7 +137,7 @@ def test_ctrl_c_keeps_the_mode_that_ended(
         return mode(spec)
 
     monkeypatch.setattr(command, "measure", measure)
-    assert main(["isolate", "--json", "--output", str(tmp_path)]) == 1
+    assert main(["isolate", "--json", "--output", str(tmp_path)]) == 130
     printed = capsys.readouterr()
     assert "stopped by Ctrl-C" in printed.err
     assert ("credit_on" in json.loads(printed.out)) == bool(before)

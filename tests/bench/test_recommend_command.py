@@ -241,7 +241,7 @@ def test_ctrl_c_keeps_the_repeats_that_ended(
         return real(spec)
 
     monkeypatch.setattr(runners, "run_once", run_once)
-    assert main(["recommend", "--json"], runners=runners) == 1
+    assert main(["recommend", "--json"], runners=runners) == 130
     printed = capsys.readouterr()
     (found,) = json.loads(printed.out)["answers"]
     assert found["repeats"] == 3

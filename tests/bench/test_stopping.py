@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from netstack.bench.stopping import signals_are_ctrl_c
+from netstack.cli.stopping import signals_are_ctrl_c
 from netstack.errors import NetstackError
 from netstack.scratch import scratch_folder
 
@@ -51,7 +51,7 @@ def test_sigterm_leaves_neither_folders_nor_processes(words: str, starter: list[
             pass
         running.send_signal(signal.SIGTERM)
         _, told = running.communicate(timeout=60)
-    assert running.returncode == 1, told
+    assert running.returncode == 128 + signal.SIGTERM, told
     assert b"stopped by SIGTERM" in told
     assert b"Traceback" not in told
     assert list(scratch.iterdir()) == []

@@ -206,7 +206,7 @@ def test_code_that_never_returns_is_named_and_ends_with_ctrl_c(tmp_path: Path) -
     assert "operator 'deadly'" in said
     assert f"cluster_jobs.py:{line_of('# it sleeps')}" in said
     process.send_signal(signal.SIGINT)
-    out, err = finished(process, 1)
+    out, err = finished(process, 130)
     assert (out, err.splitlines()[-1]) == ("", "netstack: stopped by Ctrl-C")
 
 
@@ -316,7 +316,7 @@ def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> Non
     wait_for_children(process)
     children = children_of(process.pid)
     process.send_signal(number)
-    out, err = finished(process, 1)
+    out, err = finished(process, 128 + number)
     assert (out, err) == ("", f"netstack: stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}\n")
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
     assert [*tmp_path.iterdir()] == []

@@ -21,8 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from netstack import build
+from netstack.cli.stopping import StoppedBySignal, stopped_by
 from netstack.cli.values import COUNT, SECONDS
-from netstack.errors import ConfigError, NetstackError
+from netstack.errors import ConfigError
 from netstack.units import three_digits
 
 from .. import console
@@ -30,7 +31,6 @@ from ..compare import LEAST_CHANGE
 from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
-from ..stopping import stopped_by
 from ..store import reason, replace_file
 from .measure import failures, figures, measure
 from .rows import BUILDS, Row, installed, measured_once, rows_with
@@ -115,7 +115,7 @@ def regress(
         measured_once(rows), builds, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False)
     )
     if made < repeats:
-        raise NetstackError(
+        raise StoppedBySignal(
             f"stopped by {stopped_by()} after {made} of {repeats} rounds: nothing is compared, no baseline is written"
         )
     now = {f"{row.text} [{kind}]": values for row in rows for kind in builds if (values := figures(row, kind, rounds))}

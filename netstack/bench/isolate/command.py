@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from netstack.cli.stopping import stopped_by
 from netstack.cli.values import RATE, SECONDS
 from netstack.errors import ConfigError
 from netstack.units import parse_amount
@@ -15,7 +16,7 @@ from netstack.units import parse_amount
 from .. import console
 from ..experiment import ResultFolder, output_flag
 from ..flags import flag, flag_of, flags, gate_flags, json_flag, record_bytes_flag
-from ..stopping import kept_at_interrupt, stopped_by
+from ..stopping import kept_at_interrupt
 from .measure import expected_s, measure
 from .page import build_page
 from .spec import IsolateSpec
@@ -67,7 +68,7 @@ def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: b
         errors.print(f"[red]not delivered with {name}:[/] count, order or checksum differ between the two ends")
     if stopped:
         errors.print(f"stopped by {stopped_by()} after {' and '.join(MODES[key] for key in documents)}")
-    return 1 if lost or stopped or not is_written else 0
+    return 1 if lost or not is_written else 0
 
 
 def _rate(text: str) -> float | None:

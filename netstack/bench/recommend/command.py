@@ -110,16 +110,17 @@ def recommend(
     if p99_s is not None and bytes_per_s is not None:
         raise ConfigError("--p99 with --throughput: one of them is the goal, the other what it costs; leave one out")
     goal = Goal.of(p99_s, None if bytes_per_s is None else bytes_per_s / 1e6)
+    is_stopped = False
     if results is not None:
         answer = _stored(context, results, goal)
     else:
-        answer = _measured(context.obj.runners, goal, settings)
+        answer, is_stopped = _measured(context.obj.runners, goal, settings)
     if as_json:
         console.print_json({"goal": str(goal), "answers": answer})
     else:
         for each in answer:
             _print(each, with_lines=len(answer) == 1)
-    return 0 if all(each["is_decided"] and each["is_reached"] for each in answer) else 1
+    return 0 if is_stopped or all(each["is_decided"] and each["is_reached"] for each in answer) else 1
 
 
 def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str, Any]]:
@@ -145,7 +146,7 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
     return answers
 
 
-def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[dict[str, Any]]:
+def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
     spec, measurer, ends = _measurer(runners, settings)
     has_time = lambda: time.monotonic() < ends  # noqa: E731
     search = Search(measurer, goal, has_time=has_time)
@@ -158,7 +159,7 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> list[di
     if result is None:
         raise ConfigError("--budget: there is no time for one repeat; give a longer one")
     words = f"{spec.rows}, {counted(spec.channels, 'channel')}"
-    return [_document(result, words, measurer.spec, warnings_of(measurer.rows))]
+    return [_document(result, words, measurer.spec, warnings_of(measurer.rows))], stopped.by is not None
 
 
 def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Measurer, float]:

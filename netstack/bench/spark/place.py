@@ -11,6 +11,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.cli.stopping import keep_results
 from netstack.errors import ConfigError
 from netstack.spark.apart import Apart, JobTooSlow, run_job
 from netstack.spark.failures import spark_errors
@@ -102,5 +103,6 @@ def _write(spark: Any, recorder: Recorder, store: Store, url: str, deadline_s: f
     except spark_errors() as error:
         return f"tables were not written: {failure_of(error, nodes=0, python='')}; {store.folder} has their rows"
     except KeyboardInterrupt:
+        keep_results()
         return f"tables were not written: interrupted; {store.folder} has their rows"
     return f"tables of this and other sweeps: {url}"

@@ -320,7 +320,7 @@ def test_signals_end_it_cleanly(which: signal.Signals) -> None:
             assert consumer.stdout.readline() == "0\n"
             process.send_signal(which)
             out, err = process.communicate(timeout=20)
-            assert (process.returncode, err) == (0, "")
+            assert (process.returncode, err) == (128 + which, "")
             document = json.loads(out)
             assert (document["outcome"], document["stop_requested"]) == ("finished", True)
             assert (document["all_released"]) is False
@@ -339,5 +339,6 @@ def test_signals_end_it_cleanly(which: signal.Signals) -> None:
                 assert len(connection.recv(97, socket.MSG_WAITALL)) == 97
                 consumer.send_signal(which)
                 out, err = consumer.communicate(timeout=20)
-        assert (consumer.returncode, err) == (1, "netstack: stopped by a signal\n")
+        name = "Ctrl-C" if which == signal.SIGINT else "SIGTERM"
+        assert (consumer.returncode, err) == (128 + which, f"netstack: stopped by {name}\n")
         assert json.loads(out)["outcome"] == "closed-early"
