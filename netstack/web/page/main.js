@@ -36,7 +36,7 @@
     $("job-why").textContent = [job.state, job.reason, job.waits_for && `waiting for ${job.waits_for}`, ...(job.blocked ?? []).map((each) => `${each.taskmanager}, slot ${each.slot}: ${each.text}`)].filter(Boolean).join("; ");
     $("bottleneck").textContent = job.state === "running" && job.bottleneck ? `Bottleneck: ${job.bottleneck.text}` : "";
     fill("act", [snapshot.may_change && job.state === "running" && isNow, job.job_id], () => (snapshot.may_change && job.state === "running" && isNow ? [ns.button("Cancel job", "cancel", () => fetch(`jobs/${job.job_id}?mode=cancel`, { method: "PATCH" }), "")] : []));
-    fill("graph", [job.job_id, job.vertices, job.edges, chosen], () => [ns.graph(job, snapshot, chosen, choose)]);
+    fill("graph", [job.job_id, job.vertices, job.edges, chosen, ns.isNarrow()], () => [ns.graph(job, snapshot, chosen, choose)]);
     const edge = job.edges[chosen.edge];
     $("edge").hidden = !edge;
     if (edge) {
@@ -88,6 +88,7 @@
   $("play").addEventListener("click", () => ns.history.play(!ns.history.state.playing));
   $("speed").addEventListener("change", () => { ns.history.state.speed = Number($("speed").value); });
   $("search").addEventListener("input", redraw);
+  window.addEventListener("resize", redraw);
   window.addEventListener("hashchange", () => { read(); redraw(); });
   $("login").addEventListener("submit", (event) => { 
     event.preventDefault();

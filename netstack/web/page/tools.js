@@ -12,6 +12,7 @@
   ns.count = (n) => Number(n).toLocaleString("en");
   ns.names = {}; // display names of subtasks; the demonstration sets them
   ns.taskName = (vertex, subtask) => ns.names[`${vertex.name} ${subtask}`] ?? `${vertex.name} ${subtask}`;
+  ns.isNarrow = () => matchMedia("(max-width:520px)").matches;
   ns.known = (value) => (value === null || value === undefined ? "" : String(value));
 
   // Redraws an element only when its data changed, so that buttons keep their focus and texts their selection.
@@ -22,6 +23,8 @@
     before[id] = text;
     const focused = document.activeElement?.dataset?.key;
     ns.$(id).replaceChildren(...build());
+    const heads = ns.$(id).matches("tbody") ? [...ns.$(id).parentNode.querySelectorAll("th")] : []; // a narrow window shows cells below each other
+    for (const row of heads.length ? ns.$(id).rows : []) heads.forEach((head, at) => { if (row.cells[at]) row.cells[at].dataset.head = head.textContent; });
     if (focused && document.activeElement?.dataset?.key !== focused) for (const each of ns.$(id).querySelectorAll("[data-key]")) if (each.dataset.key === focused) each.focus({ preventScroll: true });
   };
 })();

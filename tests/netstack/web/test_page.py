@@ -16,6 +16,7 @@ from netstack.cli import main
 from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
 from netstack.jobmanager.service import JobManager
 from netstack.runtime.authentication import Secret
+from netstack.schedule.execution import ExecutionState
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.taskmanager.service import TaskManager
 from netstack.web.history import snapshot_text
@@ -152,6 +153,23 @@ async def it_fits(page: Page) -> None:
     for width in (400, 800, 1600):
         await page.resize(width)
         assert await page.value("document.documentElement.scrollWidth") <= width
+    await page.resize(360)  # a phone: the graph runs downwards, the cells of a row are below each other
+    parts = "document.querySelectorAll('table, #graph svg')"
+    await page.until(f"[...{parts}].every((each) => each.getBoundingClientRect().width < 360)")
+    await page.until("[...document.querySelectorAll('#jobs td')].every((cell) => cell.dataset.head)")
+    await page.resize(1280)
+    await page.until("document.querySelector('#graph svg').getBoundingClientRect().width > 360")
+
+
+async def states_have_a_legend(page: Page) -> None:
+    """Every colour that a subtask can have."""
+    keys = "[...document.querySelectorAll('.legend .key')].map((key) => getComputedStyle(key).backgroundColor)"
+    legend = await page.value(keys)
+    colour_of = """((name) => { const probe = document.createElement('b'); probe.className = name; document.body.append(probe);
+        const found = getComputedStyle(probe).color; probe.remove(); return found; })"""
+    for state in ExecutionState:
+        assert await page.value(f"{colour_of}('{state.value}')") in legend, state
+    assert len(set(legend)) == len(legend) == 7
 
 
 async def the_dead_are_red(page: Page, manager: JobManager) -> None:
@@ -183,6 +201,7 @@ async def the_page_draws_what_statistics_say(chromium: str, tmp_path: Path) -> N
             await why_is_told(page)
             await time_can_be_dragged(page)
             await it_fits(page)
+            await states_have_a_legend(page)
             await the_dead_are_red(page, manager)
         await a_recording_opens_alone(browser, manager, job_id, tmp_path)
 
