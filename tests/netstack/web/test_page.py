@@ -165,8 +165,8 @@ async def states_have_a_legend(page: Page) -> None:
     """Every colour that a subtask can have."""
     keys = "[...document.querySelectorAll('.legend .key')].map((key) => getComputedStyle(key).backgroundColor)"
     legend = await page.value(keys)
-    colour_of = """((name) => { const probe = document.createElement('b'); probe.className = name; document.body.append(probe);
-        const found = getComputedStyle(probe).color; probe.remove(); return found; })"""
+    colour_of = """((name) => { const probe = document.createElement('b'); probe.className = name;
+        document.body.append(probe); const found = getComputedStyle(probe).color; probe.remove(); return found; })"""
     for state in ExecutionState:
         assert await page.value(f"{colour_of}('{state.value}')") in legend, state
     assert len(set(legend)) == len(legend) == 7
