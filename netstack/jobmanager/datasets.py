@@ -116,10 +116,13 @@ class Datasets:
 
     async def recover(self) -> None:
         """Reads the records of an earlier JobManager; TaskManagers report the partitions when they register."""
-        for document in await self._in_thread(self._store.datasets):
+        documents, damaged = await self._in_thread(self._store.datasets)
+        for text in damaged:
+            self._log(text)
+        for document in documents:
             try:
                 dataset = DatasetRecord.of(document)
-            except (KeyError, TypeError) as error:
+            except (KeyError, TypeError, AttributeError) as error:
                 self._log(f"the record of a dataset cannot be read: {error!r}")
                 continue
             self._datasets[dataset.dataset_id] = dataset
@@ -195,7 +198,8 @@ class Datasets:
         keys = {each for each in held if type(each) is str} if type(held) is list else set()
         known = {dataset.key for dataset in self._datasets.values()}
         for key in sorted(keys - known):
-            taskmanager.link.send(DropDataset(key))
+            if not self._store.may_have_dataset(key.partition("/")[2]):  # a record that cannot be read drops nothing
+                taskmanager.link.send(DropDataset(key))
         for dataset in self._datasets.values():
             if dataset.key in keys:
                 self._at[dataset.key].add(taskmanager.location.address)

@@ -25,6 +25,7 @@ from ..errors import ConfigError, NetstackError
 from ..runtime.causes import cause_text, root_cause
 from ..runtime.disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from ..runtime.threads import InThread
+from ..safe_text import safe_error
 from ..schedule.commit_phase import COMMITTED
 from ..schedule.execution import JobState
 from ..schedule.graph.job_file import job_of
@@ -163,29 +164,34 @@ class Jobs:
             LOGGER.error("%s", text)
         for stored in stored_jobs:
             name = str(stored.document.get("name", "job"))
+            record = JobRecord(stored, name, end=stored.end)
+            self.records[stored.job_id] = record
             if stored.end is not None:
-                record = JobRecord(stored, name, end=stored.end)
                 record.ended.set()
-                self.records[stored.job_id] = record
                 continue
-            record = JobRecord(stored, name)
             try:
-                if stored.is_committing:
-                    raise ConfigError(f"the JobManager ended while {COMMITTED}")
-                record = read_job(stored, self._manager)
-                self.records[stored.job_id] = record
-                if not self._manager.config.takes_up_jobs:
-                    await self._leave(record)
-                    continue
-                record.is_taken_up = True
-                await self._take_up(record)
-            except NetstackError as error:
-                self.records[stored.job_id] = record
+                await self._recover(record)
+            except Exception as error:  # of this job only
+                if not isinstance(error, NetstackError):
+                    LOGGER.exception("job %s (%s) cannot be read", stored.job_id, record.name)
+                    error = ConfigError(f"the JobManager cannot read it: {safe_error(error)}")
+                record = self.records[stored.job_id]
                 if isinstance(error.__cause__, OSError) and self._manager.config.takes_up_jobs:
                     self._wait_for_disk(record, error)
                     self._nursery.start_soon(self._take_up_later, record)
                 else:
-                    await self._cannot_go_on(record, error)
+                    self._cannot_go_on(record, error)
+
+    async def _recover(self, record: JobRecord) -> None:
+        if record.stored.is_committing:
+            raise ConfigError(f"the JobManager ended while {COMMITTED}")
+        record = read_job(record.stored, self._manager)
+        self.records[record.stored.job_id] = record
+        if not self._manager.config.takes_up_jobs:
+            await self._leave(record)
+            return
+        record.is_taken_up = True
+        await self._take_up(record)
 
     async def _take_up(self, record: JobRecord) -> None:
         await self._in_thread(partial(self._manager.store.put_taken_up, record.stored.job_id))
@@ -210,7 +216,7 @@ class Jobs:
                 return
             except NetstackError as error:
                 if not isinstance(error.__cause__, OSError):
-                    await self._cannot_go_on(record, error)
+                    self._cannot_go_on(record, error)
                     return
                 self._wait_for_disk(record, error)
 
@@ -225,12 +231,13 @@ class Jobs:
         path = "" if newest is None or record.storage is None else record.storage.path(newest)
         text = f"an earlier run was ended before it; {f'start it from {path}' if path else 'it has no checkpoint'}"
         LOGGER.warning("job %s (%s) is not continued: %s", record.stored.job_id, record.name, text)
-        await self._put_end(record, JobState.CANCELED, text, {})
+        self._nursery.start_soon(self._put_end, record, JobState.CANCELED, text, {})
 
-    async def _cannot_go_on(self, record: JobRecord, error: NetstackError) -> None:
+    def _cannot_go_on(self, record: JobRecord, error: NetstackError) -> None:
         self._disown(record)
         LOGGER.error("job %s (%s) cannot be taken up again: %s", record.stored.job_id, record.name, error)
-        await self._put_end(record, JobState.FAILED, f"the job could not be taken up again: {error}", {})
+        text = f"the job could not be taken up again: {error}"
+        self._nursery.start_soon(self._put_end, record, JobState.FAILED, text, {})
 
     async def cancel(self, record: JobRecord) -> None:
         """Cancels a job and waits for its end. Cancellation: the job is canceled anyway."""

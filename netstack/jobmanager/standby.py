@@ -17,7 +17,8 @@ from typing import Final
 import trio
 
 from ..runtime.threads import InThread
-from .store import JobStore, JobStoreFenced, sign_of_life
+from .folder_lock import sign_of_life
+from .store import JobStore, JobStoreFenced
 from .stored_files import JobStoreError
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")

@@ -11,39 +11,54 @@ Takes: documents of jobs. Gives: the same documents after a restart.
     FOLDER/jobs/ID/life.json          the newest JobManager that took the job up again
     FOLDER/checkpoints/ID/            its checkpoints, unless the job names another folder
     FOLDER/code/HASH.zip              packages shipped with jobs
+    FOLDER/aside/ID/                  jobs that were refused to their clients, see below
 
-Rules: files are atomic: written to a temporary name, synchronised, renamed. A damaged file raises an error that names
-it and affects no other job. The calls block: event loops run them in a thread; `until_stored` retries a write until it
-succeeds.
+Rules: files are atomic: written to a temporary name, synchronised, renamed; each document has a checksum
+(`stored_files`). A damaged file raises an error that names it and affects no other job. While a job or dataset cannot
+be read, nothing that it may use is removed. The calls block: event loops run them in a thread; `until_stored` retries a
+write until it succeeds.
 
 A JobManager that was stopped but not killed keeps its lock. Another one then takes the folder (`steal`): it replaces
 the lock, then increments `life.json`. A writer checks after each write that it is still the newest; the next JobManager
 increments first and reads afterwards. So an old JobManager publishes nothing that the new one does not know, and its
 later writes about jobs that were taken up again are ignored. A job that it stores after the new one has read the folder
-is missing in `known.json`; its submission was refused, so the next JobManager removes it. A folder whose lock somebody
-removed is taken likewise.
+is missing in `known.json`; its submission was refused, so the next JobManager moves it aside. A folder whose lock
+somebody removed is taken likewise.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TextIO, final
-
-import msgpack
+from typing import Any, BinaryIO, Final, final
 
 from ..errors import ConfigError
-from ..json_text import json_text
-from .stored_files import FORMAT, JobStoreError, read_document, write_bytes
+from ..safe_text import safe_text
+from .folder_lock import holder_of, open_lock, try_lock
+from .stored_files import (
+    COMMITTING,
+    DATASET,
+    END,
+    FORMAT,
+    JOB,
+    KNOWN,
+    LIFE,
+    JobStoreError,
+    Schema,
+    make_private,
+    packed_end,
+    read_document,
+    unpacked_end,
+    write_bytes,
+    write_document,
+)
 
 _HASH_CHARACTERS: Final = 64
 
@@ -101,6 +116,7 @@ class JobStore:
         self.life = life
         self.is_stolen = is_stolen
         self._lock = lock
+        self._is_all_readable = True
 
     def renew(self) -> None:
         """Touches the lock.
@@ -118,8 +134,8 @@ class JobStore:
 
     def check(self) -> None:
         """Checks that no other JobManager took over. Raises as `renew`."""
-        document = None if self._lock is None else read_document(self.folder / "life.json")
-        if document is not None and document.get("life") != self.life:
+        document = None if self._lock is None else read_document(self.folder / "life.json", LIFE)
+        if document is not None and document["life"] != self.life:
             raise JobStoreFenced(
                 f"another JobManager took over {self.folder} because this one was silent; this one ends, and its jobs"
                 " continue there"
@@ -161,41 +177,53 @@ class JobStore:
         Raises:
             JobStoreError: it cannot be written; the job would run again after a restart.
         """
-        document = {"format": FORMAT, **end}
-        results = end.get("results")
-        shown_results = json.loads(json_text(results))
-        if shown_results != results:
-            document |= {"results": shown_results, "packed_results": base64.b64encode(msgpack.packb(results)).decode()}
-        self._write(self._job(job_id) / "end.json", document)
+        self._write(self._job(job_id) / "end.json", packed_end({"format": FORMAT, **end}))
 
     def jobs(self) -> tuple[list[StoredJob], list[str]]:
-        """Returns all jobs, oldest first, and an error text for each unreadable one.
+        """Returns all jobs, oldest first, and a text for each one that is left out.
 
-        Jobs that a superseded JobManager stored after its successor had read the folder are removed.
+        Left out are unreadable jobs, and jobs that a superseded JobManager stored after its successor had read the
+        folder: these are moved aside.
         """
-        result, damaged = [], []
+        result, texts = [], []
         known: dict[str, Any] = {}
+        unended = set()
         try:
-            known = read_document(self.folder / "known.json") or {}
+            known = read_document(self.folder / "known.json", KNOWN) or {}
         except JobStoreError as error:
-            damaged.append(str(error))
+            texts.append(f"{error}; until then no job is moved aside")
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self.folder / "jobs")):
                 try:
                     job = self._read_job(name)
-                except JobStoreError as error:
-                    damaged.append(str(error))
-                    continue
-                if job is None:
-                    continue
-                if job.end is None and job.life < known.get("life", 0) and name not in known.get("jobs", ()):
-                    self.forget(name)
-                else:
+                    if job is None:
+                        continue
+                    if job.end is None and job.life < known.get("life", 0) and name not in known.get("jobs", ()):
+                        texts.append(self._set_aside(name))
+                        continue
                     result.append(job)
-        with contextlib.suppress(OSError, JobStoreError):  # a full disk: then none of them is removed later
-            unended = [job.job_id for job in result if job.end is None]
-            self._write(self.folder / "known.json", {"format": FORMAT, "jobs": unended})
-        return sorted(result, key=lambda job: (job.submitted_at, job.job_id)), damaged
+                    if job.end is None:
+                        unended.add(name)
+                except JobStoreError as error:
+                    texts.append(f"job {safe_text(name, 40)} is neither run nor shown: {error}")
+                    unended.add(name)
+                    self._is_all_readable = False
+        with contextlib.suppress(OSError, JobStoreError):  # a full disk: then none of them is moved aside later
+            self._write(self.folder / "known.json", {"format": FORMAT, "jobs": sorted(unended)})
+        return sorted(result, key=lambda job: (job.submitted_at, job.job_id)), texts
+
+    def _set_aside(self, job_id: str) -> str:
+        """Moves a job to `aside`; returns a sentence about it. Raises JobStoreError if it cannot be moved."""
+        path = self.folder / "aside" / job_id
+        try:
+            make_private(path.parent)
+            os.rename(self._job(job_id), path)
+        except OSError as error:
+            raise JobStoreError(f"it cannot be moved to {path}: {error}; move it and restart the JobManager") from error
+        return (
+            f"job {safe_text(job_id, 40)} was stored by a JobManager that had been replaced, which refused it to its"
+            f" client; it is not run, and was moved to {path}"
+        )
 
     def forget(self, job_id: str) -> None:
         """Removes an ended job; its checkpoints stay."""
@@ -213,16 +241,22 @@ class JobStore:
         """Removes the record of a dataset."""
         self._dataset(dataset_id).unlink(missing_ok=True)
 
-    def datasets(self) -> list[dict[str, Any]]:
-        """Returns the readable records of datasets, oldest first."""
-        entries = []
-        for path in (self.folder / "datasets").glob("*.json"):
-            with contextlib.suppress(OSError, ValueError):
-                document = json.loads(path.read_bytes())
-                if isinstance(document, dict) and document.pop("kind", None) == FORMAT:
-                    document.pop("life", None)
-                    entries.append(document)
-        return sorted(entries, key=lambda document: float(document.get("created_at", 0)))
+    def datasets(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Returns the records of datasets, oldest first, and an error text for each unreadable one."""
+        entries, damaged = [], []
+        for path in sorted((self.folder / "datasets").glob("*.json")):
+            try:
+                document = read_document(path, DATASET, version="kind")
+            except JobStoreError as error:
+                damaged.append(f"{error}; its partitions stay on their TaskManagers")
+                continue
+            if document is not None:
+                entries.append({name: value for name, value in document.items() if name not in ("kind", "life")})
+        return sorted(entries, key=lambda document: float(document["created_at"])), damaged
+
+    def may_have_dataset(self, dataset_id: str) -> bool:
+        """Whether there is a record of this dataset, readable or not."""
+        return self._dataset(dataset_id).exists()
 
     def checkpoint_folder(self, job_id: str) -> str:
         """Returns the default checkpoint folder of a job."""
@@ -246,13 +280,15 @@ class JobStore:
         return digest
 
     def prune_code(self, used: Collection[str], unused_s: float, most_bytes: int) -> None:
-        """Removes unused packages; ignores failures.
+        """Removes unused packages; ignores failures. Nothing is removed while an unreadable job may use one.
 
         Args:
             used: SHA-256 of the packages in use.
             unused_s: how long an unused package stays.
             most_bytes: limit of all unused packages; the oldest are removed.
         """
+        if not self._is_all_readable:
+            return
         packages = []
         for path in (self.folder / "code").glob("*.zip"):
             with contextlib.suppress(OSError):
@@ -307,7 +343,7 @@ class JobStore:
 
     def _read_job(self, name: str) -> StoredJob | None:
         path = self._job(name) / "job.json"
-        document = read_document(path)
+        document = read_document(path, JOB)
         if document is None:
             return None  # the submission was interrupted before it was answered
         try:
@@ -316,30 +352,31 @@ class JobStore:
                 document["document"],
                 float(document["submitted_at"]),
                 document["restore"],
-                document["code"],
-                document["builds"],
-                _read_end(self._newest(name, "end.json")),
-                self._newest(name, "committing.json") is not None,
-                tuple(document.get("not_restored", ())),
-                str(document.get("owner", "")),
-                int(document.get("first_checkpoint", 0)),
-                int(document.get("life", self.life)),
+                _texts(document["code"]),
+                _texts(document["builds"]),
+                unpacked_end(self._newest(name, "end.json", END)),
+                self._newest(name, "committing.json", COMMITTING) is not None,
+                tuple(map(str, document.get("not_restored", ()))),
+                document.get("owner", ""),
+                document.get("first_checkpoint", 0),
+                document.get("life", self.life),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise JobStoreError(f"{path} does not describe a job: {error!r}") from error
         if job.job_id != name:
             raise JobStoreError(f"{path} describes another job, {job.job_id}")
         return job
 
-    def _newest(self, name: str, file: str) -> dict[str, Any] | None:
+    def _newest(self, name: str, file: str, schema: Schema) -> dict[str, Any] | None:
         """Reads a document of a job; None if it is missing or was written by a superseded JobManager."""
-        newest, taken = read_document(self._job(name) / file), read_document(self._job(name) / "life.json")
+        newest = read_document(self._job(name) / file, schema)
+        taken = read_document(self._job(name) / "life.json", LIFE)
         if newest is None or (taken is not None and newest.get("life", taken["life"]) < taken["life"]):
             return None
         return {key: value for key, value in newest.items() if key != "life"}
 
     def _write(self, path: Path, document: Mapping[str, Any]) -> None:
-        write_bytes(path, json.dumps({**document, "life": self.life}, sort_keys=True).encode())
+        write_document(path, {**document, "life": self.life})
         self.check()
 
 
@@ -357,24 +394,23 @@ def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobSt
     """
     path = Path(folder)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private(path)
         is_lost = (path / "life.json").exists() and not (path / "lock").exists()  # removed; its holder may be alive
-        lock = open(path / "lock", "a+")  # noqa: SIM115  # closed below; closing unlocks
+        lock = open_lock(path / "lock")  # closed below; closing unlocks
     except OSError as error:
         raise JobStoreError(f"{path} cannot be the folder of a JobManager: {error}") from error
-    is_free = _try_lock(lock)
+    is_free = try_lock(lock)
     try:
         if not is_free and steal:
             lock.close()
             part = path / f"lock.{os.getpid()}"
-            lock = open(part, "a+")  # noqa: SIM115
+            lock = open_lock(part)
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.replace(part, path / "lock")
         elif not is_free or os.stat(path / "lock").st_ino != os.fstat(lock.fileno()).st_ino:  # taken meanwhile
-            lock.seek(0)
-            holder = lock.read(64).strip() or "unknown"
             raise ConfigError(
-                f"{path} is in use by another JobManager (process {holder}): stop it, or give this one another --folder"
+                f"{path} is in use by another JobManager ({holder_of(lock)}): stop it, or give this one another"
+                " --folder"
             )
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -384,42 +420,20 @@ def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobSt
         lock.close()
 
 
-def sign_of_life(folder: str | Path) -> tuple[int, int] | None:
-    """Returns a value that changes while the folder's JobManager is alive; None if the folder is free."""
-    try:
-        with open(Path(folder) / "lock", "r+") as lock:
-            if _try_lock(lock):
-                return None
-            status = os.fstat(lock.fileno())
-            return status.st_ino, status.st_mtime_ns
-    except OSError:
-        return None
-
-
-def _try_lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def _next_life(path: Path) -> int:
     try:
-        document = read_document(path)
-        life = -1 if document is None else int(document["life"])
-    except (JobStoreError, KeyError, TypeError, ValueError) as error:
+        document = read_document(path, LIFE)
+        life = -1 if document is None else document["life"]
+    except JobStoreError as error:
         raise JobStoreError(
-            f"{path} is damaged; stop all TaskManagers that worked for JobManagers on this folder, then remove the file"
+            f"{error}; before you remove it, stop all TaskManagers that worked for JobManagers on this folder"
         ) from error
-    write_bytes(path, json.dumps({"format": FORMAT, "life": life + 1}).encode())
+    write_document(path, {"format": FORMAT, "life": life + 1})
     return life + 1
 
 
-def _read_end(end: dict[str, Any] | None) -> dict[str, Any] | None:
-    if end is not None and "packed_results" in end:
-        try:
-            end["results"] = msgpack.unpackb(base64.b64decode(end.pop("packed_results")), strict_map_key=False)
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise JobStoreError(f"the results of a job cannot be read: {error!r}") from error
-    return end
+def _texts(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Checks that a mapping's values are texts. Raises ValueError."""
+    if not all(isinstance(value, str) for value in document.values()):
+        raise ValueError("a package has no text")
+    return document

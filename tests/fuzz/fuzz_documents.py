@@ -77,11 +77,12 @@ def results(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = JobStore(Path(folder))
         store.put(JOB)
-        store.put_end(JOB.job_id, {"state": "finished", "results": value})
+        results = {"sink": {"0": value}}
+        store.put_end(JOB.job_id, {"state": "finished", "reason": "", "ended_at": 1.5, "results": results})
         ((found,), damaged) = store.jobs()
         assert not damaged
         assert found.end is not None
-        assert repr(found.end["results"]) == repr(value)
+        assert repr(found.end["results"]) == repr(results)
 
 
 def reports(data: bytes) -> None:
