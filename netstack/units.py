@@ -35,6 +35,8 @@ _SIZE_UNITS: Final = {
     "mb": 10**6,
     "gb": 10**9,
 }
+_BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG])(?:bit|bE|bps)(?:/s)?", re.IGNORECASE)
+_BITS_OR_BYTES: Final = frozenset({"kb", "Kb", "Mb", "Gb", "b"})
 _AMOUNT_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _MOST_BYTES: Final = 1 << 62
 _MOST_SECONDS: Final = 100 * 365.25 * 86400
@@ -94,6 +96,31 @@ def parse_size(text: str, *, what: str = "") -> int:
     return int(size)
 
 
+def parse_link_rate(text: str) -> int:
+    """Bytes per second from `200MB/s`, `100MiB`, `10GbE`, `100Mbit`, `100Mbps`.
+
+    Raises:
+        ConfigError: it is none of these, or 0; or it has no unit; or its unit may be of bits or of bytes.
+    """
+    plain = text.strip()
+    bits = _BITS.fullmatch(plain)
+    if bits is not None:
+        rate = round(Decimal(bits[1]) * _AMOUNT_UNITS[bits[2].lower()] / 8)
+    else:
+        size = _TEXT.fullmatch(plain.removesuffix("/s"))
+        if size is not None and (not size[2] or size[2] in _BITS_OR_BYTES) and size[1].strip("0."):
+            what = "has no unit" if not size[2] else "may count bits or bytes"
+            prefix = size[2][:1] or "M"
+            raise ConfigError(f"{text!r} {what}: write {size[1]}{prefix}bit or {size[1]}{prefix}B, per second")
+        try:
+            rate = parse_size(plain.removesuffix("/s"))
+        except ConfigError:
+            raise ConfigError(f"{text!r}: write a rate such as 100MB/s, 100Mbit or 10GbE") from None
+    if not 0 < rate <= _MOST_BYTES:
+        raise ConfigError(f"{text!r}: give more than 0" if not rate else f"{text!r:.60} is no rate of a network")
+    return rate
+
+
 def parse_amount(text: str, *, what: str = "") -> Decimal:
     """A number from `812`, `10k`, `1.5M`, `2G`; for records per second also `10k/s`.
 
@@ -135,6 +162,15 @@ def format_size(size_bytes: int, *, space: str = "") -> str:
         if size_bytes and size_bytes % factor == 0:
             return f"{size_bytes // factor}{space}{unit}"
     return f"{size_bytes}{space}B"
+
+
+def format_link_rate(bytes_per_s: int) -> str:
+    """`100 MiB/s`, `25 MB/s`: the largest unit that divides the rate."""
+    for unit in ("GiB", "MiB", "KiB", "GB", "MB", "kB"):
+        factor = _SIZE_UNITS[unit.lower()]
+        if bytes_per_s and bytes_per_s % factor == 0:
+            return f"{bytes_per_s // factor} {unit}/s"
+    return f"{bytes_per_s} B/s"
 
 
 def counted(count: int, what: str) -> str:

@@ -33,7 +33,7 @@ from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
 from .emulation import emulation_cells, emulation_summary
-from .flags import engine_flags, flag, hosts_flags, json_flag, run_flags, sweep_flags
+from .flags import engine_flags, flag, hosts_flags, json_flag, run_flags, sweep_flags, take_network
 from .goals.command import goals
 from .goals.regress import regress
 from .grid import MOST_REPEATS, Grid, expected_seconds, with_rows
@@ -159,6 +159,7 @@ def run(
     """
     check_segment_size(settings["segment_size_bytes"])
     refuse_unused(settings, peers)
+    take_network(settings)
     hosts, once = app.runners.over(settings)
     spec = RunSpec(**settings) if hosts is None else MeshSpec(**settings, **hosts)
     if peers and hosts is not None:

@@ -19,6 +19,10 @@ from netstack.cli.values import (
     DURATIONS,
     LENGTH,
     LENGTHS,
+    LINK_RATE,
+    LINK_RATES,
+    NETWORK,
+    NETWORKS,
     RATE,
     SECONDS,
     SIZE,
@@ -171,12 +175,6 @@ def _use_constants(context: click.Context, parameter: click.Parameter, acts_as: 
 
 
 _SHARED = flags(
-    flag(
-        "--link-rate",
-        SIZE,
-        "Limit the connection to this rate per second in each direction, such as 100MiB.",
-        "link_bytes_per_s",
-    ),
     flag_of(
         _RUN, "--emit", get_args(Emit), "How to emit: one call per record, numpy arrays, or columnar batches of int64."
     ),
@@ -249,6 +247,42 @@ _SHARED = flags(
 )
 """Settings that all runs of a sweep share."""
 
+
+def network_flag(kind: Parsed, more: str) -> Flag:
+    """The flag `--network`: a rate and a round trip."""
+    return flag(
+        "--network",
+        kind,
+        f"Imitate this network, such as 200Mbit:10ms or 10GbE:0.5ms{more}; by default this machine's loopback.",
+        "network" if kind is NETWORK else "networks",
+        metavar="[RATE:]ROUND-TRIP" if kind is NETWORK else "[RATE:]ROUND-TRIP,...",
+    )
+
+
+def _link(rate: Parsed, network: Parsed, more: str) -> Flag:
+    return flags(
+        flag(
+            "--link-rate",
+            rate,
+            "Limit the connection to this rate per second in each direction, such as 200Mbit or 25MB. It counts all"
+            f" bytes of the stream, payload and netstack's frames, but no headers of TCP{more}.",
+            "link_bytes_per_s" if rate is LINK_RATE else "links_bytes_per_s",
+        ),
+        network_flag(network, f", in place of --link-rate and --round-trip{more}"),
+    )
+
+
+def take_network(settings: dict[str, Any]) -> None:
+    """Replaces `network` by what it says. Raises ConfigError if that is given as well."""
+    network = settings.pop("network")
+    if network is None:
+        return
+    for flag, name in (("--link-rate", "link_bytes_per_s"), ("--round-trip", "round_trip_s")):
+        if settings.get(name):
+            raise ConfigError(f"--network with {flag}: the network says it already; leave one of them out")
+    settings["link_bytes_per_s"], settings["round_trip_s"] = network
+
+
 _KEY = flag("--key", None, "Column of --input whose key group selects the channel.", "key_column")
 
 run_flags = flags(
@@ -271,6 +305,7 @@ run_flags = flags(
     ),
     _KEY,
     _buffers(COUNT, LENGTH, ""),
+    _link(LINK_RATE, NETWORK, ""),
     _checkpoints(SIZE, get_args(Checkpoints), LENGTH, ""),
     _SHARED,
 )
@@ -289,6 +324,7 @@ sweep_flags = flags(
     ),
     _KEY,
     _buffers(COUNTS, LENGTHS, "; a list draws curves"),
+    _link(LINK_RATES, NETWORKS, "; a list compares"),
     _checkpoints(SIZES, Parsed("modes", listed(str)), LENGTHS, "; a list compares"),
     flag("--seconds", SECONDS, "Length of each run.", default=DEFAULT_SECONDS),
     flag("--latency-seconds", SECONDS, "Length of each latency run; by default --seconds; 0 leaves latency runs out."),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from netstack.errors import ConfigError
-from netstack.units import format_duration
+from netstack.units import format_duration, format_link_rate
 
 from .spec import Checkpoints, RunSpec, refuse_below
 
@@ -37,6 +37,7 @@ _AXES: Final = {
     "exclusive_buffers": ("--exclusive-buffers", "exclusive_buffers"),
     "floating_buffers": ("--floating-buffers", "floating_buffers"),
     "round_trips_s": ("--round-trip", "round_trip_s"),
+    "links_bytes_per_s": ("--link-rate", "link_bytes_per_s"),
     "memories_bytes": ("--memory", "memory_bytes"),
     "checkpoints": ("--checkpoints", "checkpoints"),
     "checkpoint_intervals_s": ("--checkpoint-interval", "checkpoint_interval_s"),
@@ -83,6 +84,7 @@ class PlannedRun:
             f"{spec.channels} channel{'s' if spec.channels > 1 else ''}"
             f"{'' if usual else f', {buffers[0]} + {buffers[1]} buffers'}"
             f"{f', round trip {format_duration(spec.round_trip_s)}' if spec.round_trip_s else ''}"
+            f"{f', link {format_link_rate(spec.link_bytes_per_s)}' if spec.link_bytes_per_s else ''}"
         )
 
 
@@ -90,7 +92,8 @@ class PlannedRun:
 class Grid:
     """The settings that decide which runs a sweep makes, in `repeats` passes over the product of the axes.
 
-    A timeout of None sends only full buffers; memories of None are those of the buffers. Latency runs last `seconds` if
+    A timeout of None sends only full buffers; memories of None are those of the buffers, links of None the common one.
+    `networks` has pairs of a link and a round trip in place of these axes. Latency runs last `seconds` if
     `latency_seconds` is None; 0 leaves them out. Every run shares the settings `common`, of the class `spec_type`.
     `points` are the runs of a pass in place of the axes. `turns` gives the settings to run in turn at each point, for
     peers.
@@ -102,6 +105,8 @@ class Grid:
     exclusive_buffers: tuple[int, ...] = (_DEFAULT.exclusive_buffers,)
     floating_buffers: tuple[int, ...] = (_DEFAULT.floating_buffers,)
     round_trips_s: tuple[float, ...] = (_DEFAULT.round_trip_s,)
+    links_bytes_per_s: tuple[int, ...] | None = None
+    networks: tuple[tuple[int | None, float], ...] | None = None
     memories_bytes: tuple[int, ...] | None = None
     checkpoints: tuple[Checkpoints, ...] = (_DEFAULT.checkpoints,)
     checkpoint_intervals_s: tuple[float, ...] = (_DEFAULT.checkpoint_interval_s,)
@@ -122,6 +127,15 @@ class Grid:
                 raise ConfigError(f"{name}={values!r}: give a list of values: [{values!r}]")
             if values is not None and not values:
                 raise ConfigError(f"{flag} is empty; give at least one value")
+        if self.networks == ():
+            raise ConfigError("--network is empty; give at least one value")
+        if self.networks:
+            for flag, is_given in (
+                ("--link-rate", self.links_bytes_per_s is not None),
+                ("--round-trip", self.round_trips_s != (_DEFAULT.round_trip_s,)),
+            ):
+                if is_given:
+                    raise ConfigError(f"--network with {flag}: the network says it already; leave one of them out")
         refuse_below(("--repeats", self.repeats, 1))
         if self.repeats > MOST_REPEATS:
             raise ConfigError(f"--repeats {self.repeats}: the maximum is {MOST_REPEATS}")
@@ -153,6 +167,7 @@ class Grid:
         """The grid as JSON values, for `sweep.json`."""
         return {
             **{name: list(getattr(self, name) or ()) for name in _AXES},
+            "networks": [list(each) for each in self.networks or ()],
             "seconds": self.seconds,
             "latency_seconds": self._latency_s,
             "latency_rate_per_s": self.latency_rate_per_s,
@@ -171,8 +186,14 @@ class Grid:
             yield from self.points
             return
         axes = {field: getattr(self, name) or (None,) for name, (_, field) in _AXES.items()}
+        if self.networks is not None:
+            axes["link_bytes_per_s"], axes["round_trip_s"] = zip(*self.networks, strict=True)
+        elif self.links_bytes_per_s is None:
+            axes["link_bytes_per_s"] = (self.common.get("link_bytes_per_s"),)
         for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
             point = dict(zip(axes, values, strict=True))
+            if self.networks and (point["link_bytes_per_s"], point["round_trip_s"]) not in self.networks:
+                continue
             if point["checkpoints"] == "none" and any(mode != "none" for mode in self.checkpoints):
                 if point["checkpoint_interval_s"] != self.checkpoint_intervals_s[0]:
                     continue

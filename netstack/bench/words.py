@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from netstack.units import counted, format_duration, format_size
+from netstack.units import counted, format_duration, format_link_rate, format_size
 
 from .spec import RunSpec
 
@@ -47,7 +47,7 @@ def setting_text(name: str, value: Any) -> str:
     if is_duration(name):
         return format_duration(value, space=" ")
     if name == "link_bytes_per_s":
-        return f"{format_size(value, space=' ')}/s"
+        return format_link_rate(value)
     if name == "credit":
         return "on" if value else "off"
     return format_size(value, space=" ") if name.endswith("_bytes") else plain(value)

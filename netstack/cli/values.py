@@ -17,7 +17,7 @@ import click
 
 from ..errors import ConfigError
 from ..safe_text import safe_repr
-from ..units import parse_amount, parse_duration, parse_size
+from ..units import parse_amount, parse_duration, parse_link_rate, parse_size
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -86,6 +86,25 @@ def parse_length(text: str, *, unit: str = "") -> float:
     return value
 
 
+def parse_network(text: str) -> tuple[int | None, float]:
+    """Bytes per second (None is no limit) and the round trip in seconds of `10GbE:0.5ms`, `100Mbit`, `0.5ms`.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    rate, colon, round_trip = text.rpartition(":")
+    if not colon and _is_rate(text):
+        return parse_link_rate(text), 0.0
+    return (parse_link_rate(rate) if colon else None), parse_length(round_trip)
+
+
+def _is_rate(text: str) -> bool:
+    try:
+        return parse_link_rate(text) > 0
+    except ConfigError:
+        return False
+
+
 def parse_switch(text: str) -> bool:
     """Parses `on` or `off`. Raises ConfigError if the text is neither."""
     try:
@@ -110,6 +129,10 @@ SIZE: Final = Parsed("size", parse_size)
 COUNT: Final = Parsed("count", parse_count)
 NUMBER: Final = Parsed("number", parse_number)
 RATE: Final = Parsed("rate", parse_rate)
+LINK_RATE: Final = Parsed("rate", parse_link_rate)
+LINK_RATES: Final = Parsed("rates", listed(parse_link_rate))
+NETWORK: Final = Parsed("network", parse_network)
+NETWORKS: Final = Parsed("networks", listed(parse_network))
 SWITCH: Final = Parsed("on|off", parse_switch)
 DURATIONS: Final = Parsed("durations", listed(parse_duration))
 LENGTHS: Final = Parsed("durations", listed(parse_length))

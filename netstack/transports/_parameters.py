@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from netstack.errors import ConfigError
-from netstack.units import parse_duration, parse_size
+from netstack.units import parse_duration, parse_link_rate, parse_size
 
 PREFIX: Final = "impaired+"
 
@@ -83,6 +83,10 @@ def _size_or_none(text: str) -> int | None:
     return None if text == "none" else _size(text)
 
 
+def _rate_or_none(text: str) -> int | None:
+    return None if text == "none" else _size(text) if text.isdigit() else parse_link_rate(text)
+
+
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError
@@ -92,7 +96,7 @@ def _name(text: str) -> str:
 _A_SIZE: Final = "a size such as 512B, 64KiB, 1MiB or 10MB, at least 1B"
 _KNOWN: Final[dict[str, tuple[str, Callable[[str], float | int | str | None], str]]] = {
     "delay": ("delay_s", _duration, "a duration such as 0, 250us, 5ms or 1.5s"),
-    "rate": ("rate_bytes_per_s", _size_or_none, f"the bytes per second: {_A_SIZE}; or none"),
+    "rate": ("rate_bytes_per_s", _rate_or_none, "a rate such as 200Mbit, 25MB or 64KiB, per second; or none"),
     "queue": ("queue_bytes", _size, _A_SIZE),
     "cut": ("cut_bytes", _size_or_none, f"{_A_SIZE}; or none"),
     "name": ("name", _name, "letters, digits, dots, dashes and underscores"),

@@ -5,7 +5,7 @@ Takes: URLs whose scheme names the underlying transport (`impaired+X` over `X`),
 | parameter | meaning | default |
 |---|---|---|
 | `delay=5ms` | one-way delay of a byte; if both ends are impaired, a round trip takes twice as long | 0 |
-| `rate=100MiB` | bytes per second in each direction; `none` means no limit | none |
+| `rate=100MiB` | rate per second in each direction, also as `800Mbit`; `none` means no limit | none |
 | `queue=1MiB` | bytes held beyond `rate` x `delay` before a direction exerts back-pressure | 1 MiB; 32 MiB without a
 rate |
 | `cut=10MB` | a stream breaks after it has delivered this many bytes | never |

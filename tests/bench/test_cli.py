@@ -77,6 +77,23 @@ def test_an_error_whose_reader_is_gone_has_no_traceback(monkeypatch: pytest.Monk
         assert main(["run", "--records", "0", "--json"]) == 1
 
 
+def test_a_network_is_one_flag_in_every_command(runners: FakeRunners, tmp_path: Path) -> None:
+    assert main(["run", "--network", "200Mbit:10ms"], runners=runners) == 0
+    assert main(["run", "--link-rate", "25MB", "--round-trip", "10ms"], runners=runners) == 0
+    assert runners.specs == [RunSpec(link_bytes_per_s=25_000_000, round_trip_s=0.01)] * 2
+    runners.specs.clear()
+    networks = "200Mbit:10ms,1Gbit:1ms,5ms"
+    words = [*SMALL, "--engine", "local", "--latency-seconds", "0", "--timeouts", "0", "--output", str(tmp_path)]
+    assert main([*words, "--network", networks], runners=runners) == 0
+    found = {(spec.link_bytes_per_s, spec.round_trip_s) for spec in runners.specs}
+    assert found == {(25_000_000, 0.01), (125_000_000, 0.001), (None, 0.005)}
+    assert len(runners.specs) == 3, "pairs, not their product"
+    assert "link rate 25 MB/s" in (tmp_path / "report.html").read_text()
+    runners.specs.clear()
+    assert main([*words, "--link-rate", "1MB,2MB", "--round-trip", "1ms,2ms"], runners=runners) == 0
+    assert len(runners.specs) == 4, "lists of two flags are axes"
+
+
 def test_run_prints_one_json_document(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--json"], runners=runners) == 0
     printed = capsys.readouterr()
@@ -296,7 +313,14 @@ def test_warnings_of_runs_are_printed_after_a_sweep(
         (["run", "--consume-rate", "0"], "--consume-rate 0.0: give more than 0"),
         (["run", "--round-trip", "none"], "'none' is not allowed here"),
         (["run", "--round-trip", "1ms,2ms"], "--round-trip"),
-        (["run", "--link-rate", "0"], "--link-rate 0: the minimum is 1"),
+        (["run", "--link-rate", "0"], "'--link-rate': '0': give more than 0"),
+        (["run", "--link-rate", "200"], "'200' has no unit: write 200Mbit or 200MB"),
+        (["run", "--network", "1Gbit:1ms", "--round-trip", "1ms"], "--network with --round-trip: the network says it"),
+        (["run", "--network", "1Gbit:1ms", "--link-rate", "1MB"], "--network with --link-rate: the network says it"),
+        (["run", "--network", "none"], "'--network': 'none' is not allowed here"),
+        (["sweep", "--network", "1Gbit:1ms", "--round-trip", "1ms"], "--network with --round-trip"),
+        (["sweep", "--network", "1Gbit:1ms", "--link-rate", "1MB"], "--network with --link-rate"),
+        (["sweep", "--network", ","], "--network is empty"),
         (["run", "--input", "/nowhere/at/all.csv"], "/nowhere/at/all.csv"),
         (["run", "--key", "a"], "--input"),
         (["run", "--no-such-flag"], "--no-such-flag"),

@@ -68,7 +68,7 @@ def test_buffers_and_round_trips_are_axes() -> None:
     assert {run.spec.link_bytes_per_s for run in runs} == {100 << 20}
     assert {run.kind for run in runs} == {"throughput"}, "0 latency seconds leave these runs out"
     far = next(run for run in runs if run.spec.round_trip_s and run.spec.exclusive_buffers == 0)
-    assert str(far).endswith(f"0 + {far.spec.floating_buffers} buffers, round trip 10ms")
+    assert str(far).endswith(f"0 + {far.spec.floating_buffers} buffers, round trip 10ms, link 100 MiB/s")
 
 
 def test_a_point_without_checkpoints_is_measured_once_whatever_their_intervals() -> None:

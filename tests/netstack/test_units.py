@@ -11,9 +11,11 @@ from netstack.units import (
     format_count,
     format_duration,
     format_latency,
+    format_link_rate,
     format_size,
     parse_amount,
     parse_duration,
+    parse_link_rate,
     parse_size,
     three_digits,
 )
@@ -100,6 +102,47 @@ def test_a_duration_written_is_read_back(seconds: float | None, space: str) -> N
 @given(st.integers(min_value=0, max_value=1 << 50), st.sampled_from(["", " "]))
 def test_a_size_written_is_read_back(size: int, space: str) -> None:
     assert parse_size(format_size(size, space=space)) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("200MB/s", 200_000_000),
+        ("25MB", 25_000_000),
+        ("64KiB/s", 65536),
+        ("1500B", 1500),
+        ("200Mbit", 25_000_000),
+        ("1.5 Gbit/s", 187_500_000),
+        ("100Mbps", 12_500_000),
+        ("10GbE", 1_250_000_000),
+        ("800kbit", 100_000),
+    ],
+)
+def test_rates_of_links_are_bytes_per_second(text: str, rate: int) -> None:
+    assert parse_link_rate(text) == rate
+    assert parse_link_rate(format_link_rate(rate)) == rate
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fast", "'fast': write a rate such as 100MB/s, 100Mbit or 10GbE"),
+        ("0MB/s", "give more than 0"),
+        ("0", "give more than 0"),
+        ("200", "'200' has no unit: write 200Mbit or 200MB, per second"),
+        ("200Mb/s", "'200Mb/s' may count bits or bytes: write 200Mbit or 200MB, per second"),
+        ("10ms", "write a rate such as"),
+        ("9" * 100 + "Gbit", "is no rate of a network"),
+    ],
+)
+def test_what_is_no_rate_of_a_link_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_link_rate(text)
+
+
+@given(st.integers(1, 1 << 50))
+def test_a_rate_written_is_read_back(rate: int) -> None:
+    assert parse_link_rate(format_link_rate(rate)) == rate
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_everything_at_once() -> None:
         ("delay=1s&delay=1s", "delay is given twice"),
         (
             "rate=0",
-            "rate=0; give the bytes per second: a size such as 512B, 64KiB, 1MiB or 10MB, at least 1B; or none",
+            "rate=0; give a rate such as 200Mbit, 25MB or 64KiB, per second; or none",
         ),
         ("rate=1.5B", "rate=1.5B; give"),
         ("rate=fast", "rate=fast; give"),

@@ -88,7 +88,7 @@ class MeshSpec(RunSpec):
             ),
             (
                 self.is_impaired,
-                "--round-trip and --link-rate",
+                "--network, --round-trip and --link-rate",
                 "the link between hosts is real; shape it there, or measure between two processes",
             ),
         ):

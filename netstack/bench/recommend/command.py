@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import click
 from rich.markup import escape
 
 from netstack.cli.network_flags import acts_as_flag
-from netstack.cli.values import COUNT, LENGTH, RATE, SECONDS, SIZE, Parsed
+from netstack.cli.values import COUNT, LENGTH, LINK_RATE, NETWORK, RATE, SECONDS, SIZE
 from netstack.errors import ConfigError
-from netstack.units import counted, parse_duration, parse_size
+from netstack.units import counted
 
 from .. import console
-from ..flags import flag, hosts_flags, json_flag, record_bytes_flag
+from ..flags import flag, hosts_flags, json_flag, network_flag, record_bytes_flag
 from ..grid import DEFAULT_LATENCY_RATE_PER_S
 from ..mesh.spec import MeshSpec
 from ..report.answers import stored_answers
@@ -33,52 +32,17 @@ from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import Measurer
 from .search import LADDER_S, Search
 
-_BITS: Final = re.compile(r"(\d+(?:\.\d+)?)([MG])(?:bit|bE)(?:/s)?", re.IGNORECASE)
-_BITS_PER_S: Final = {"m": 1e6, "g": 1e9}
-
-
-def parse_rate(text: str) -> int:
-    """Bytes a second of `200MB/s`, `100MiB`, `10GbE`, `100Mbit`. Raises ConfigError if it is none of these."""
-    bits = _BITS.fullmatch(text.strip())
-    if bits is not None:
-        return round(float(bits[1]) * _BITS_PER_S[bits[2].lower()] / 8)
-    try:
-        rate = parse_size(text.strip().removesuffix("/s"))
-    except ConfigError:
-        raise ConfigError(f"{text!r}: write a rate such as 100MB/s, 100Mbit or 10GbE") from None
-    if not rate:
-        raise ConfigError(f"{text!r}: give more than 0")
-    return rate
-
-
-def parse_network(text: str) -> tuple[int | None, float]:
-    """Bytes a second (None is no limit) and the round trip in seconds of `10GbE:0.5ms`, `100Mbit:20ms`, `0.5ms`.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    rate, colon, round_trip = text.rpartition(":")
-    seconds = parse_duration(round_trip)
-    if seconds is None:
-        raise ConfigError(f"{text!r}: write RATE:ROUND-TRIP, such as 10GbE:0.5ms, or the round trip alone")
-    return (parse_rate(rate) if colon else None), seconds
-
 
 @click.command(short_help="Which buffer timeout to set for a goal, and what it costs.")
 @click.argument("results", required=False, type=click.Path(exists=True, path_type=Path))
 @flag("--p99", LENGTH, "Upper bound of the p99 latency; the answer has the most throughput.")
 @flag(
     "--throughput",
-    Parsed("rate", parse_rate),
+    LINK_RATE,
     "Lower bound of the payload, such as 200MB/s; the answer has the least latency.",
     "bytes_per_s",
 )
-@flag(
-    "--network",
-    Parsed("network", parse_network),
-    "The network of the job, such as 10GbE:0.5ms; by default this machine's loopback.",
-    metavar="[RATE:]ROUND-TRIP",
-)
+@network_flag(NETWORK, "")
 @record_bytes_flag(8)
 @flag("--channels", COUNT, "Channels from a source to a sink.", default=1)
 @flag("--parallelism", COUNT, "Sources that a sink reads from.", default=1)

@@ -109,10 +109,11 @@ def test_a_host_that_is_not_there_is_named() -> None:
         (["run", "--secret-file", __file__], "--secret-file goes with --hosts"),
         (["run", "--hosts", "a"], "not HOST:PORT"),
         (["run", "--hosts", ","], "--hosts is empty"),
-        (["run", "--hosts", "a:1", "--round-trip", "5ms"], "--round-trip and --link-rate with --hosts"),
+        (["run", "--hosts", "a:1", "--round-trip", "5ms"], "--network, --round-trip and --link-rate with --hosts"),
         (["run", "--hosts", "a:1", "--transport", "unix"], "--transport unix with --hosts"),
         (["run", "--hosts", "a:1", "--secret-file", __file__], "secret file"),
         (["sweep", "--hosts", "a:1", "--round-trip", "0,5ms"], "--round-trip and --link-rate with --hosts"),
+        (["sweep", "--hosts", "a:1", "--network", "1Gbit:5ms"], "--network, --round-trip and --link-rate with --hosts"),
         (["sweep", "--engine", "local", "--relay"], "--relay"),
     ],
 )
