@@ -9,18 +9,21 @@ Rules:
   highest checkpoint number whose folder was removed, so that no number is reused.
 - The lock keeps masters of other processes out. Within a process the last master that took over owns the folder.
   Without locks (on some network file systems) only the epochs decide.
-- A master of an older epoch is fenced forever. A master checks its epoch after it has published a manifest, and a new
-  master searches for manifests after it has taken over. So a checkpoint that one master reports as complete is never
-  missed by the next one, even without a lock.
+- A master of an older epoch is fenced forever. An epoch belongs to its master from the moment its file exists, whatever
+  becomes of the file, so that a master never fences itself.
+- A master checks its epoch after it has published a manifest, and a new master searches for manifests after it has
+  taken over. So a checkpoint that one master reports as complete is never missed by the next one, even without a lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
 import weakref
+from collections.abc import Iterator
 from typing import Any, Final, final
 
 from ..errors import CheckpointFenced, CheckpointStorageError
@@ -49,6 +52,7 @@ class CheckpointFence:
 
     def __init__(self, folders: CheckpointFolders, files: CheckpointFiles) -> None:
         self.epoch = 0
+        self._mine: set[int] = set()  # all epochs that this master created
         self._folders = folders
         self._folder = folders.folder
         self._files = files
@@ -67,25 +71,13 @@ class CheckpointFence:
             CheckpointFenced: the process of another master lives, or other masters keep taking over.
             CheckpointStorageError: the disk is full or broken.
         """
-        try:
+        with self._explaining("taken over"):
             for _ in range(_TRIES):
                 epochs = self._epochs()
                 if not steal:
                     self._check_free(epochs)
-                file = os.path.join(self._folder, _name(max(epochs, default=0) + 1))
-                try:
-                    self._claim(file, owner, max(used, self.used()))
-                except FileExistsError:
-                    continue
-                self.epoch = max(epochs, default=0) + 1
-                self._owner = owner
-                self._remove(epochs)
-                return
-        except OSError as error:
-            raise CheckpointStorageError(
-                f"the checkpoint folder {self._folder} cannot be taken over: {error.strerror or error}; give a folder"
-                " with free space that this user may read and write"
-            ) from error
+                if self._claim(epochs, owner, used):
+                    return
         raise CheckpointFenced(
             f"other masters keep taking over the checkpoint folder {self._folder}; give every job its own folder"
         )
@@ -97,8 +89,9 @@ class CheckpointFence:
             CheckpointFenced: this master is fenced.
             CheckpointStorageError: the disk is full or broken; do not remove the folder then.
         """
-        self.check()
-        self.take_over(self._owner, steal=True, used=number)
+        with self._explaining("taken over"):
+            while not self._claim(self._checked(), self._owner, number):
+                pass  # the next check tells of the master that was faster
 
     def check(self) -> None:
         """Checks that this master has the newest epoch.
@@ -107,18 +100,8 @@ class CheckpointFence:
             CheckpointFenced: another master has a newer one.
             CheckpointStorageError: the folder cannot be read.
         """
-        try:
-            newest = max(self._epochs(), default=0)
-        except OSError as error:
-            raise CheckpointStorageError(
-                f"the checkpoint folder {self._folder} cannot be listed: {error.strerror or error}"
-            ) from error
-        if newest > self.epoch:
-            raise CheckpointFenced(
-                f"epoch {newest} of the checkpoint folder {self._folder} belongs to {self._owner_of(newest)}, but this"
-                f" master has epoch {self.epoch}: it was replaced and completes no more checkpoints; stop it, and give"
-                " every job its own folder"
-            )
+        with self._explaining("listed"):
+            self._checked()
 
     def used(self) -> int:
         """The highest checkpoint number whose folder was removed, according to the epochs.
@@ -136,6 +119,28 @@ class CheckpointFence:
 
     # Inside.
 
+    @contextlib.contextmanager
+    def _explaining(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointStorageError(
+                f"the checkpoint folder {self._folder} cannot be {what}: {error.strerror or error}; give a folder"
+                " with free space that this user may read and write"
+            ) from error
+
+    def _checked(self) -> list[int]:
+        """All epochs, of which this master has the newest. Raises CheckpointFenced if another master has it."""
+        epochs = self._epochs()
+        newest = max(epochs, default=0)
+        if newest > self.epoch and newest not in self._mine:
+            raise CheckpointFenced(
+                f"epoch {newest} of the checkpoint folder {self._folder} belongs to {self._owner_of(newest)}, but this"
+                f" master has epoch {self.epoch}: it was replaced and completes no more checkpoints; stop it, and give"
+                " every job its own folder"
+            )
+        return epochs
+
     def _epochs(self) -> list[int]:
         try:
             entries = self._files.list_folder(self._folder)
@@ -145,18 +150,24 @@ class CheckpointFence:
         return [int(match[1]) for match in matches if match is not None and match[0] == _name(int(match[1]))]
 
     def _check_free(self, epochs: list[int]) -> None:
-        newest = max(epochs, default=0)
-        path = os.path.join(self._folder, _name(newest))
-        if newest and self._files.is_locked_by_another(path):
-            raise CheckpointFenced(
-                f"the checkpoint folder {self._folder} belongs to {self._owner_of(newest)}, which is still running"
-                f" (epoch {newest}); give every job its own folder, or stop that process first"
-            )
+        for epoch in sorted(epochs, reverse=True):
+            if self._files.is_locked_by_another(os.path.join(self._folder, _name(epoch))):
+                raise CheckpointFenced(
+                    f"the checkpoint folder {self._folder} belongs to {self._owner_of(epoch)}, which is still running"
+                    f" (epoch {epoch}); give every job its own folder, or stop that process first"
+                )
 
-    def _claim(self, path: str, owner: str, used: int) -> None:
-        document = {"owner": owner, "pid": os.getpid(), "host": os.uname().nodename, "used": used}
+    def _claim(self, epochs: list[int], owner: str, used: int) -> bool:
+        """Creates the epoch after these; returns False if another master was faster. Raises OSError."""
+        epoch = max(epochs, default=0) + 1
+        path = os.path.join(self._folder, _name(epoch))
+        document = {"owner": owner, "pid": os.getpid(), "host": os.uname().nodename, "used": max(used, self.used())}
         self._folders.make()
-        file = self._files.create(path)
+        try:
+            file = self._files.create(path)
+        except FileExistsError:
+            return False
+        self._mine.add(epoch)
         try:
             with file:
                 rest = memoryview(json.dumps(document).encode() + b"\n")
@@ -164,11 +175,16 @@ class CheckpointFence:
                     rest = rest[self._files.write(file, rest) :]
                 self._files.sync(file)
             self._files.sync_folder(self._folder)
+            lock = self._files.lock(path)
         except OSError:
             self._files.remove(path)
             raise
         self.close()
-        self._close = weakref.finalize(self, self._files.unlock, self._files.lock(path))
+        self._close = weakref.finalize(self, self._files.unlock, lock)
+        self.epoch = max(epoch, self.epoch)
+        self._owner = owner
+        self._remove(epochs)
+        return True
 
     def _remove(self, epochs: list[int]) -> None:
         for epoch in epochs:

@@ -8,8 +8,8 @@ Takes: snapshots of tasks, then a manifest. Gives: the newest complete checkpoin
 
 Rules:
 - Every method may block on the disk: call it in a thread. Any number of threads and processes may write snapshots of
-  one checkpoint. Only one master completes, prunes and discards, from one thread at a time: the last one that took the
-  folder over. Earlier masters are fenced and get `CheckpointFenced`.
+  one checkpoint. Only one master completes, prunes and discards, one at a time in whatever threads: the last one that
+  took the folder over. Earlier masters are fenced and get `CheckpointFenced`.
 - `folders` writes files atomically and decides which files are removed.
 - A checkpoint number is never reused: used numbers belong to a folder or are noted in the epoch.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
@@ -110,6 +111,7 @@ class CheckpointStorage:
         self._owner = owner
         self._refused: tuple[RefusedCheckpoint, ...] = ()
         self._first_own = 0
+        self._changes = threading.RLock()  # held while this master changes the folder
         self._verified: set[int] = set()  # complete checkpoints that this object has written or verified
 
     @property
@@ -139,8 +141,9 @@ class CheckpointStorage:
             CheckpointFenced: another live process owns the folder; the text names it.
             CheckpointStorageError: the disk is full or broken.
         """
-        self._fence.take_over(self._owner, steal=steal)
-        return self._fence.epoch
+        with self._changes:
+            self._fence.take_over(self._owner, steal=steal)
+            return self._fence.epoch
 
     def close(self) -> None:
         """Lets masters of other processes take over, as the end of the process does. Idempotent."""
@@ -183,28 +186,28 @@ class CheckpointStorage:
             CheckpointFenced: another master has taken over; this one can complete nothing any more.
             CheckpointStorageError: the disk is full or broken, or a state file is missing. `discard` it then.
         """
-        self._own()
-        checkpoint_id = manifest.checkpoint_id
-        manifest = replace(manifest, epoch=self._fence.epoch)
-        folder = self._folders.path(checkpoint_id)
-        for file in manifest.files:
-            path = os.path.join(folder, file.name)
-            try:
-                size_bytes = self._folders.size_bytes(checkpoint_id, file.name)
-            except OSError as error:
-                raise CheckpointStorageError(
-                    f"checkpoint {checkpoint_id}: {path} was acknowledged but is missing: {error.strerror};"
-                    " give all processes of the job the same folder"
-                ) from error
-            if size_bytes != file.size_bytes:
-                raise CheckpointStorageError(
-                    f"checkpoint {checkpoint_id}: {path} has {size_bytes} bytes, but {file.size_bytes} were"
-                    " acknowledged: another job writes there; give every job its own folder"
-                )
-        self._folders.write(checkpoint_id, MANIFEST_NAME, [encode_manifest(manifest)], is_first=True)
-        self._fence.check()  # a master that took over meanwhile may not have seen the manifest
-        self._verified.add(checkpoint_id)
-        return CompletedCheckpoint(folder, manifest)
+        with self._owned():
+            checkpoint_id = manifest.checkpoint_id
+            manifest = replace(manifest, epoch=self._fence.epoch)
+            folder = self._folders.path(checkpoint_id)
+            for file in manifest.files:
+                path = os.path.join(folder, file.name)
+                try:
+                    size_bytes = self._folders.size_bytes(checkpoint_id, file.name)
+                except OSError as error:
+                    raise CheckpointStorageError(
+                        f"checkpoint {checkpoint_id}: {path} was acknowledged but is missing: {error.strerror};"
+                        " give all processes of the job the same folder"
+                    ) from error
+                if size_bytes != file.size_bytes:
+                    raise CheckpointStorageError(
+                        f"checkpoint {checkpoint_id}: {path} has {size_bytes} bytes, but {file.size_bytes} were"
+                        " acknowledged: another job writes there; give every job its own folder"
+                    )
+            self._folders.write(checkpoint_id, MANIFEST_NAME, [encode_manifest(manifest)], is_first=True)
+            self._fence.check()  # a master that took over meanwhile may not have seen the manifest
+            self._verified.add(checkpoint_id)
+            return CompletedCheckpoint(folder, manifest)
 
     # Reading.
 
@@ -293,8 +296,7 @@ class CheckpointStorage:
 
         If another master has taken over, nothing is removed.
         """
-        with self._only_logging():
-            self._own()
+        with self._only_logging(), self._owned():
             self._remove(checkpoint_id, max(self._folders.ids_if_any(), default=0))
 
     def prune(self, *, incomplete: bool = False) -> list[int]:
@@ -314,13 +316,12 @@ class CheckpointStorage:
         Raises:
             CheckpointFenced: another master has the folder.
         """
-        try:
-            self._own()
-        except CheckpointFenced:
-            raise
-        except CheckpointStorageError as error:
-            LOGGER.warning("no checkpoint is removed: %s", error)
-            return []
+        removed: list[int] = []
+        with self._only_logging(CheckpointFenced), self._owned():
+            removed += self._pruned(incomplete)
+        return removed
+
+    def _pruned(self, incomplete: bool) -> list[int]:
         ids = [*filter(self._is_own, self._folders.ids_if_any())]
         kept = 0
         newest: int | None = None
@@ -344,8 +345,7 @@ class CheckpointStorage:
 
         Files that cannot be removed are logged and left. If another master owns the folder, nothing is removed.
         """
-        with self._only_logging():
-            self._own()
+        with self._only_logging(), self._owned():
             ids = [*filter(self._is_own, self._folders.ids_if_any())]
             for checkpoint_id in ids:
                 manifest = self._manifest_if_any(checkpoint_id)
@@ -357,22 +357,27 @@ class CheckpointStorage:
     def _is_own(self, checkpoint_id: int) -> bool:
         return checkpoint_id >= self._first_own
 
-    def _own(self) -> None:
-        """Checks that this is the folder's master; the first call takes the folder over.
+    @contextlib.contextmanager
+    def _owned(self) -> Iterator[None]:
+        """Makes a change of the folder: alone, and as its master; the first change takes the folder over.
 
         Raises:
             CheckpointFenced: another master owns the folder.
             CheckpointStorageError: the disk is full or broken.
         """
-        if self._fence.epoch:
-            self._fence.check()
-        elif self._folders.exists():
-            self.take_over()
+        with self._changes:
+            if self._fence.epoch:
+                self._fence.check()
+            elif self._folders.exists():
+                self.take_over()
+            yield
 
     @contextlib.contextmanager
-    def _only_logging(self) -> Iterator[None]:
+    def _only_logging(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
         try:
             yield
+        except raised:
+            raise
         except CheckpointStorageError as error:
             LOGGER.warning("no checkpoint is removed: %s", error)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -214,6 +216,164 @@ def test_a_full_disk_keeps_the_number_by_the_folder(tmp_path: Path) -> None:
     storage.discard(1)
     assert storage.prune() == []
     assert CheckpointStorage(tmp_path).next_id() == 2
+
+
+CHANGES: dict[str, Callable[[CheckpointStorage], object]] = {
+    "prune": lambda storage: storage.prune(),
+    "prune all": lambda storage: storage.prune(incomplete=True),
+    "discard the newest": lambda storage: storage.discard(9),
+    "discard an older one": lambda storage: storage.discard(5),
+    "complete": lambda storage: take(storage, 8),
+    "take over": lambda storage: storage.take_over(steal=True),
+}
+
+
+def begun(folder: Path, files: CheckpointFiles) -> CheckpointStorage:
+    """A folder with complete checkpoints, aborted ones before and behind them, and its master."""
+    storage = CheckpointStorage(folder, keep=1, files=files)
+    storage.take_over()
+    for checkpoint_id in (1, 2, 3):
+        take(storage, checkpoint_id)
+    for checkpoint_id in (4, 5, 9):
+        storage.write_task(checkpoint_id, TaskSnapshot("sink", 0))
+    return storage
+
+
+@pytest.mark.parametrize("inner", CHANGES)
+@pytest.mark.parametrize("outer", CHANGES)
+def test_no_order_of_two_changes_fences_a_master_against_itself(tmp_path: Path, outer: str, inner: str) -> None:
+    """A disk that was full for a second ended a job: one thread pruned, another discarded, and they fenced each other.
+
+    One change happens before each system call of the other. The lock does not keep them apart: it is one thread.
+    """
+    for moment in range(1, 200):
+        folder = tmp_path / str(moment)
+        files = InTheMiddle(1 << 30, lambda: None)
+        storage = begun(folder, files)
+        done: list[object] = []
+
+        def change(storage: CheckpointStorage = storage, done: list[object] = done) -> None:
+            done.append(inner)
+            try:
+                CHANGES[inner](storage)
+            except CheckpointFenced:
+                raise
+            except CheckpointStorageError as error:  # both complete checkpoint 8, or one removed it
+                done.append(error)
+
+        files._action, files._moment = change, files.calls + moment
+        try:
+            CHANGES[outer](storage)
+        except CheckpointFenced:
+            raise
+        except CheckpointStorageError as error:
+            done.append(error)
+        if not done:
+            break
+        take(storage, 10)
+        newest = CheckpointStorage(folder).newest()
+        assert newest is not None
+        assert newest.checkpoint_id == 10
+    else:
+        raise AssertionError("two hundred calls do not suffice")
+
+
+@pytest.mark.parametrize("failure", ["write", "sync", "lock"])
+def test_an_epoch_that_could_neither_be_written_nor_removed_fences_others_and_not_its_master(
+    tmp_path: Path, failure: str
+) -> None:
+    class Broken(CheckpointFiles):
+        is_broken = False
+
+        def write(self, file: io.RawIOBase, data: memoryview) -> int:
+            self._fail("write")
+            return super().write(file, data)
+
+        def sync(self, file: io.RawIOBase) -> None:
+            self._fail("sync")
+
+        def lock(self, path: str) -> int:
+            self._fail("lock")
+            return super().lock(path)
+
+        def remove(self, path: str) -> None:
+            if "epoch" in path:
+                self._fail(failure)
+            super().remove(path)
+
+        def _fail(self, what: str) -> None:
+            if self.is_broken and what == failure:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = Broken()
+    earlier = CheckpointStorage(tmp_path)
+    earlier.take_over()
+    storage = CheckpointStorage(tmp_path, files=files)
+    storage.take_over()
+    storage.write_task(5, TaskSnapshot("sink", 0))
+    files.is_broken = True
+    storage.discard(5)
+    files.is_broken = False
+    assert epochs(tmp_path) == ["epoch-00000002", "epoch-00000003"]
+    with pytest.raises(CheckpointFenced):
+        earlier.prune()
+    take(storage, 6)
+    storage.discard(5)
+    take(storage, 7)
+    following = CheckpointStorage(tmp_path)
+    assert following.take_over() > 3
+    with pytest.raises(CheckpointFenced):
+        storage.prune()
+
+
+def test_a_master_that_was_replaced_takes_nothing_back_when_it_notes_a_number(tmp_path: Path) -> None:
+    """Between the check of its epoch and the next epoch another master had come, and was fenced by the old one."""
+    for moment in range(1, 100):
+        folder = tmp_path / str(moment)
+        following = CheckpointStorage(folder)
+        files = InTheMiddle(1 << 30, lambda: None)
+        old = CheckpointStorage(folder, files=files)
+        old.take_over()
+        old.write_task(5, TaskSnapshot("sink", 0))
+        seen: list[int] = []
+        files._action = lambda following=following, seen=seen: seen.append(following.take_over(steal=True))  # type: ignore[misc]
+        files._moment = files.calls + moment
+        old.discard(5)
+        if not seen:
+            break
+        take(following, 10)
+        with pytest.raises(CheckpointFenced):
+            old.prune()
+    else:
+        raise AssertionError("one hundred calls do not suffice")
+
+
+def test_changes_of_two_threads_take_turns(tmp_path: Path) -> None:
+    threads: list[int] = []
+
+    class Noting(InTheMiddle):
+        def _count(self) -> None:
+            threads.append(threading.get_ident())
+            super()._count()
+
+        def list_folder(self, path: str) -> list[tuple[str, bool]]:
+            threads.append(threading.get_ident())
+            return super().list_folder(path)
+
+    files = Noting(1 << 30, lambda: None)
+    storage = begun(tmp_path, files)
+    other = threading.Thread(target=storage.discard, args=(9,))
+
+    def begin() -> None:
+        other.start()
+        other.join(0.1)  # without turns it would end, or at least begin, within the other's change
+
+    threads.clear()
+    files._action, files._moment = begin, files.calls + 2
+    storage.prune()
+    other.join()
+    assert len({*threads}) == 2
+    assert [each for each, _ in itertools.groupby(threads)] == [threading.get_ident(), other.ident]
 
 
 MASTER = """
