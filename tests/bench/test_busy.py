@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -33,14 +32,12 @@ def test_a_process_that_shares_its_processor_sees_that_it_waits() -> None:
         other.stdout.readline()
         os.sched_setaffinity(0, core)
         try:
-            before, began = lost_s(), time.monotonic()
-            while time.monotonic() - began < 0.5:
+            before_s = lost_s()[QUEUED]
+            while lost_s()[QUEUED] - before_s < 0.1:  # for ever, if it sees nothing
                 pass
-            waited = lost_s()[QUEUED] - before[QUEUED]
         finally:
             os.sched_setaffinity(0, mine)
             other.kill()
-    assert waited > 0.1
 
 
 def test_a_few_busy_slices_are_flagged_and_many_make_a_warning() -> None:

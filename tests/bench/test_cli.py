@@ -535,7 +535,7 @@ def test_a_terminal_gets_a_bar_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=120) == 130
         told = b""
         while chunk := _read(ours):
             told += chunk
@@ -641,7 +641,7 @@ def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
         while running.poll() is None and len(children_of(running.pid)) < 2:  # both workers
             pass
         running.send_signal(signal.SIGTERM)
-        out, told = running.communicate(timeout=20)
+        out, told = running.communicate(timeout=120)
     assert running.returncode == 143
     assert "stopped by SIGTERM before anything was measured" in told
     assert json.loads(out)["exit_code"] == 143
@@ -748,7 +748,7 @@ def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
         while running.poll() is None and len(children_of(running.pid)) < 2:  # both workers
             pass
         running.send_signal(signal.SIGHUP)
-        out, told = running.communicate(timeout=20)
+        out, told = running.communicate(timeout=120)
     assert running.returncode == 129
     assert "stopped by SIGHUP before anything was measured" in told
     assert json.loads(out)["exit_code"] == 129

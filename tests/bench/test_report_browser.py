@@ -54,7 +54,7 @@ def chromium_dump(chromium: str, page: Path, profile: Path, budget_ms: int = 200
         "--dump-dom",
         page.as_uri(),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 def ask(

@@ -141,7 +141,7 @@ def test_stages_that_store_rows_take_turns_in_few_slots(
 ) -> None:
     @asynccontextmanager
     async def in_good_time(**settings: Any) -> AsyncIterator[LocalCluster]:
-        with trio.fail_after(30.0):  # stages that share slots would wait for each other without end
+        with trio.fail_after(120.0):  # stages that share slots would wait for each other without end
             async with open_local_cluster(**settings) as cluster:
                 yield cluster
 

@@ -50,7 +50,7 @@ def test_sigterm_leaves_neither_folders_nor_processes(words: str, starter: list[
         while running.poll() is None and not any(scratch.glob("netstack-*")):  # it has begun; other files are Python's
             pass
         running.send_signal(signal.SIGTERM)
-        _, told = running.communicate(timeout=60)
+        _, told = running.communicate(timeout=120)
     assert running.returncode == 128 + signal.SIGTERM, told
     assert b"stopped by SIGTERM" in told
     assert b"Traceback" not in told

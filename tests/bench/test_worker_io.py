@@ -41,7 +41,7 @@ class Runner:
 
     def close(self) -> None:
         os.close(self.to_worker)
-        assert self.gone.wait(10)
+        assert self.gone.wait(120)
         self.lines.close()
         for fd in self.fds:
             os.close(fd)

@@ -47,7 +47,7 @@ rooms = ("netstack.schedule", "netstack.jobmanager", "netstack.checkpoint")
 heavy = {name for name in sys.modules if name.startswith(rooms)}
 assert not heavy, heavy
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -24,7 +24,7 @@ def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(tree), "NO_COLOR": "1", "COLUMNS": "160"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=120,
         check=False,
     )
 

@@ -52,7 +52,7 @@ def neighbours(tmp_path: Path) -> Path:
 def run_in(folder: Path, *words: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(folder)}
     return subprocess.run(
-        [python, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False
+        [python, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -95,7 +95,7 @@ def test_the_wheel_of_a_release_brings_all_and_works_beside_such_folders(neighbo
     (site,) = place.glob("venv/lib/python*/site-packages")
     (site / "depends.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = str(place / "venv/bin/python")
-    subprocess.run([*tool.PIP, "--python", python, "install", "--no-deps", str(wheel)], check=True, timeout=100)
+    subprocess.run([*tool.PIP, "--python", python, "install", "--no-deps", str(wheel)], check=True, timeout=120)
     done = run_in(neighbours, "embed.py", python=python)
     assert done.stdout.split() == ["word", "theirs", "theirs"], done.stderr
     where = run_in(neighbours, "-c", "import netstack; print(netstack.build.kind, netstack.__file__)", python=python)

@@ -37,7 +37,7 @@ def test_each_end_says_what_the_page_says(us: str, prove: Callable[..., Awaitabl
 
     async def main() -> None:
         stream, peer = await pair()
-        with trio.fail_after(5):
+        with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lambda: prove(stream, Secret(secret), token=token))
                 peer.try_send([theirs, b"HELLO"])

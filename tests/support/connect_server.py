@@ -18,7 +18,7 @@ from typing import Final, final
 
 import pytest
 
-START_S: Final = 90.0
+START_S: Final = 120.0
 CLIENT_S: Final = 240.0
 LIBRARIES: Final = ("grpc", "grpc_status", "google.rpc", "zstandard")
 ROOT: Final = Path(__file__).parents[2]

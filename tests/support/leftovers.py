@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SETTLED_S = 2.0
+SETTLED_S = 30.0
 """A thread or a process that was told to end needs a moment."""
 
 _KINDS = ("socket:", "anon_inode:[eventpoll]", "anon_inode:[eventfd]", "/memfd:")

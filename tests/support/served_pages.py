@@ -31,7 +31,7 @@ async def ask(url: str, *, method: str = "GET", token: str = "") -> tuple[int, A
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         request = urllib.request.Request(url, method=method, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 return answer.status, json.loads(answer.read() or "null")
         except urllib.error.HTTPError as error:
             with error:

@@ -22,7 +22,7 @@ from netstack.transport import ByteStream, transport_for
 FOR_EVER_S: Final = 1e9
 """Of virtual time: who waits longer waits for nothing."""
 
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 300
 """Of real time."""
 
 REAL_S: Final = 600

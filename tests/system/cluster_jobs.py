@@ -462,18 +462,16 @@ class Numbers:
 
 
 class Sum:
-    """Its result is the sum of what came, and the longest time in which nothing did."""
+    """Its result is the sum of what came."""
 
     def __init__(self) -> None:
-        self.sum, self.longest_s, self.last_s = 0, 0.0, time.monotonic()
+        self.sum = 0
 
     def process(self, item: int) -> None:
-        now_s = time.monotonic()
         self.sum += item
-        self.longest_s, self.last_s = max(self.longest_s, now_s - self.last_s), now_s
 
-    def finish(self) -> list[float]:
-        return [self.sum, self.longest_s]
+    def finish(self) -> int:
+        return self.sum
 
 
 def neighbour(count: int = 200, pause_s: float = 0.02) -> StreamEnvironment:

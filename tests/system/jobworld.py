@@ -84,27 +84,20 @@ class Numbers:
 
 
 class Count:
-    """Counts by key, in state that the runtime keeps; tells its process and the longest pause between two records."""
+    """Counts by key, in state that the runtime keeps; tells its process."""
 
     def open(self, context: Any) -> None:
         self.counts = context.keyed_state("counts", 0)
         self.sums = context.keyed_state("sums", 0)
         self.attempt = context.attempt
-        self.last_s: float | None = None
-        self.pause_s = 0.0
 
     def process(self, number: int, out: Any) -> None:
-        now_s = time.monotonic()
-        if self.last_s is not None:
-            self.pause_s = max(self.pause_s, now_s - self.last_s)
-        self.last_s = now_s
         self.counts[key_of(number)] += 1
         self.sums[key_of(number)] += number
 
     def finish(self, out: Any) -> dict[str, Any]:
         return {
             "counts": [[key, self.counts[key], self.sums[key]] for key in sorted(self.counts)],
-            "pause_s": self.pause_s,
             "attempt": self.attempt,
             "pid": os.getpid(),
         }

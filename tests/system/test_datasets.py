@@ -26,7 +26,7 @@ from netstack.jobmanager.service import open_jobmanager
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 
 
 async def run(client: JobClient, job: StreamEnvironment) -> object:

@@ -16,7 +16,7 @@ import pytest
 
 from netstack.jobmanager.children import search_path
 
-PATIENCE_S = 100.0
+PATIENCE_S = 120.0
 
 
 def phase_of(look: dict[str, Any]) -> int:
@@ -72,10 +72,10 @@ def test_the_demonstration_shows_what_it_tells() -> None:
         deadline = time.monotonic() + PATIENCE_S
         while seen < wanted and time.monotonic() < deadline:
             time.sleep(1.0)
-            with urllib.request.urlopen(f"{url}/netstack/history", timeout=30) as answer:
+            with urllib.request.urlopen(f"{url}/netstack/history", timeout=120) as answer:
                 seen = set().union(*map(shown, json.loads(answer.read())))
         assert seen == wanted
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors

@@ -17,7 +17,7 @@ from cluster_rig import ClusterRig
 from netstack.runtime.authentication import Secret
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 
 
 def names_of(node: dict[str, Any]) -> Iterator[str]:
@@ -28,7 +28,7 @@ def names_of(node: dict[str, Any]) -> Iterator[str]:
 
 def submit(rig: ClusterRig, *words: str) -> str:
     with rig.command("submit", *words, "--json", path=[str(Path(cluster_jobs.__file__).parent)]) as command:
-        out, err = command.communicate(timeout=60)
+        out, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
     found: str = json.loads(out)["job_id"]
     return found
@@ -44,7 +44,7 @@ def test_a_task_that_computes_is_sampled_from_outside(tmp_path: Path, slots_in: 
         def graph(job_id: str, vertex: int) -> dict[str, Any]:
             path = f"{rig.page}/jobs/{job_id}/vertices/{vertex}/flamegraph"
             request = urllib.request.Request(path, headers={"Authorization": f"Bearer {token}"})
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 found = json.loads(answer.read())
             assert found["endTimestamp"] > 1e12
             root: dict[str, Any] = found["data"]
@@ -69,7 +69,7 @@ def test_a_task_that_computes_is_sampled_from_outside(tmp_path: Path, slots_in: 
         with pytest.raises(urllib.error.HTTPError, match="404"):
             graph(job_id, 17)
         with rig.command("cancel", job_id) as command:
-            assert command.wait(60) == 0
+            assert command.wait(120) == 0
         with pytest.raises(urllib.error.HTTPError, match="409"):
             graph(job_id, number)
 

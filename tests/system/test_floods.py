@@ -24,7 +24,7 @@ KEPT = 0.4
 PING_S = 0.1
 ATTEMPTS = 4
 WINDOW_S = 0.8
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 @contextlib.contextmanager

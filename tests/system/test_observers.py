@@ -22,19 +22,19 @@ def test_a_result_that_is_no_json_is_shown_everywhere_and_ends_nothing(tmp_path:
 
         def fetch(path: str) -> Any:
             request = urllib.request.Request(f"{rig.page}{path}", headers={"Authorization": f"Bearer {token}"})
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 return json.loads(answer.read(), parse_constant=pytest.fail)
 
         def said(*words: str) -> Any:
             with rig.command(*words) as command:
-                out, err = command.communicate(timeout=60)
+                out, err = command.communicate(timeout=120)
             assert command.returncode == 0, err
             return json.loads(out, parse_constant=pytest.fail)
 
         rig.start_taskmanagers(1, 1)
         job = str(Path(cluster_jobs.__file__).parent)
         with rig.command("submit", "cluster_jobs:odd_results", "--json", path=[job]) as command:
-            out, err = command.communicate(timeout=60)
+            out, err = command.communicate(timeout=120)
         assert command.returncode == 0, err
         job_id = json.loads(out)["job_id"]
 

@@ -105,7 +105,7 @@ def test_a_killed_worker_costs_no_record(tmp_path: Path) -> None:
         run = Run(tmp_path, start, kill_at)
 
         async def play(run: Run = run) -> None:
-            with trio.fail_after(60):
+            with trio.fail_after(120):
                 await run.play()
 
         trio.run(play)

@@ -59,7 +59,7 @@ def test_a_stranger_s_bytes_end_nothing_at_any_port(tmp_path: Path) -> None:
         rig.wait_until(lambda: resources(rig.jobmanager.pid)[0] <= before[0])  # type: ignore[union-attr]
         assert resources(rig.jobmanager.pid)[1] < before[1] + (16 << 20)
         for port, path in ((page, "/"), (metrics, "/metrics")):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as answer:
                 text = answer.read().decode()
         assert 'netstack_jobmanager_server_failures_total{server="page"} 0.0' in text
         done.touch()

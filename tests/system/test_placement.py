@@ -23,7 +23,7 @@ def jobworld_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def places(cluster: LocalCluster, job_id: str) -> dict[tuple[str, int], str]:
     """The TaskManager of every subtask."""
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         while True:
             found = await cluster.client.job(job_id)
             tasks = {

@@ -253,13 +253,11 @@ def test_a_failure_names_the_line_its_cause_and_each_restart(tmp_path: Path) -> 
     ],
 )
 def test_what_cannot_get_better_is_not_tried_again(tmp_path: Path, how: str, why: str) -> None:
-    began_s = time.monotonic()
     _, err = finished(start(tmp_path, "cluster_jobs:failing", "-p", f"how={how}", "--taskmanagers", "1"), 1)
     said = err.splitlines()[-1]
     assert f": {why}" in said
     assert said.endswith(" (a restart cannot help)")
     assert "next in" not in err
-    assert time.monotonic() - began_s < 60.0, "the delay before the first restart"
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
@@ -322,17 +320,16 @@ def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> Non
     assert [*tmp_path.iterdir()] == []
 
 
-def wait_for_children(process: subprocess.Popen[str]) -> None:
+def wait_for_children(process: subprocess.Popen[str], count: int = 1) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not children_of(process.pid):
+    while len(children_of(process.pid)) < count:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 def test_children_of_a_killed_parent_end_by_themselves(tmp_path: Path) -> None:
     process = start(tmp_path, "cluster_jobs:forever", "--taskmanagers", "2", "--slots", "1")
-    wait_for_children(process)
-    time.sleep(0.5)
+    wait_for_children(process, 2)
     children = children_of(process.pid)
     process.kill()
     process.communicate()

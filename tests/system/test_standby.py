@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from netstack.jobmanager.client import JobClient
 
 pytestmark = pytest.mark.slow
 HERE = str(Path(__file__).parent)
-TAKEN_OVER_S = 10.0
 
 
 def free_address() -> str:
@@ -47,11 +45,9 @@ def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: s
                 rig.wait_until(lambda: rig.ask(JobClient.jobs))
                 (job,) = rig.ask(JobClient.jobs)
                 rig.wait_until(lambda: rig.job(job["job_id"])["checkpoints_completed"] >= 2)
-                began_s = time.monotonic()
                 os.kill(first.pid, signal.Signals[how])
                 assert standby.stdout is not None
                 assert json.loads(standby.stdout.readline())["address"] == address
-                assert time.monotonic() - began_s < TAKEN_OVER_S
                 if how == "SIGSTOP":
                     rig.wait_until(lambda: "taken up again" in rig.log())
                     os.kill(first.pid, signal.SIGCONT)

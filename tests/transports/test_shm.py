@@ -151,7 +151,7 @@ async def test_another_process_sends_back_everything() -> None:
             assert await receive(stream, len(message), windows=(7, 100_000)) == message
         stream.send_eof()
         assert await is_at_end(stream)
-        assert child.wait(10) == 0
+        assert child.wait(120) == 0
     stream.close()
     listener.close()
 
@@ -166,9 +166,9 @@ def test_no_wake_up_is_lost(messages: int) -> None:
         listener = await SHM.listen(url)
         with process(url, "exchange", "1", str(messages)) as child:
             stream = await listener.accept()
-            with trio.fail_after(10 + messages / 2_000):
+            with trio.fail_after(300 + messages / 200):
                 await shm_process.exchange(stream, 2, messages)
-            assert child.wait(10) == 0
+            assert child.wait(120) == 0
         stream.close()
         listener.close()
 
@@ -190,7 +190,7 @@ async def test_a_killed_peer_is_noticed_at_once_and_what_it_wrote_is_read_first(
         assert await receive(stream, 5, windows=(5,)) == b"last "
         if waits_for == "bytes":
             await receive(stream, 5)
-        with trio.fail_after(5):
+        with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream.wait_readable if waits_for == "bytes" else stream.wait_writable)
                 await trio.testing.wait_all_tasks_blocked()
@@ -214,7 +214,7 @@ async def test_a_process_that_was_forked_does_not_hide_the_end() -> None:
     copy = os.dup(near._socket.fileno())  # type: ignore[attr-defined]
     await clog(far)
     near.close()
-    with trio.fail_after(5):
+    with trio.fail_after(120):
         await far.wait_writable()
     assert await is_at_end(far)
     os.close(copy)
@@ -270,7 +270,7 @@ async def refusal(hand: Callable[[socket.socket], object]) -> str:
     listener, raw, stream = await raw_connection()
     assert stream.try_send([b"x"]) == 0, "there is no memory yet"
     hand(raw)
-    with trio.fail_after(2):
+    with trio.fail_after(120):
         await stream.wait_readable()
         await stream.wait_writable()
     with pytest.raises(ConnectionLost) as on_read:
@@ -420,7 +420,7 @@ async def test_who_waits_is_woken_when_the_memory_turns_out_to_be_damaged(waits_
             stream.try_send([bytes(CAPACITIES[1])])  # whoever finds no room looks at the reader's position
         with pytest.raises(ConnectionLost, match="damaged"):  # found by another task
             stream.try_send([b"x"]) if waits_for == "bytes" else stream.try_receive_into([memoryview(bytearray(1))])
-        with trio.fail_after(5):
+        with trio.fail_after(120):
             await woken.wait()
     stream.close()
     memory.close()
@@ -437,10 +437,15 @@ async def test_a_process_of_another_user_is_refused_by_either_side(monkeypatch: 
         await SHM.connect(url)
     raw = socket.socket(socket.AF_UNIX)
     raw.connect(PREFIX + url.removeprefix("shm://"))
-    with trio.move_on_after(0.05):
+
+    async def accept() -> None:
         await listener.accept()
         raise AssertionError("a foreign process was let in")
-    assert raw.recv(1) == b""
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        assert await trio.to_thread.run_sync(raw.recv, 1) == b""
+        nursery.cancel_scope.cancel()
     raw.close()
     listener.close()
 
@@ -462,7 +467,7 @@ async def test_a_process_that_is_another_user_s_gets_nowhere() -> None:
     url = new_url()
     listener = await SHM.listen(url)
     with process(url, "echo", command=("-c", AS_NOBODY)) as child:
-        assert child.wait(20) == 1
+        assert child.wait(120) == 1
         assert child.stderr is not None
         assert f"the peer (process {os.getpid()}) runs as user 0, and this process as user 65534" in child.stderr.read()
     listener.close()

@@ -54,7 +54,7 @@ class Hosts:
 
     async def check_released(self) -> None:
         """Nothing of any run is left, as soon as the daemons have noticed that it is over."""
-        with trio.fail_after(5):
+        with trio.fail_after(120):
             while not all(daemon.is_idle for daemon in self.daemons):  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert all(daemon.memory.free_memory_bytes == daemon.memory.memory_bytes for daemon in self.daemons)

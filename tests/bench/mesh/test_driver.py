@@ -47,7 +47,7 @@ def _hosts(secret_file: Path) -> Iterator[str]:
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
-    assert listening.wait(10)
+    assert listening.wait(120)
     yield ",".join(places)
     stop[0].run_sync_soon(stop[1].cancel)
     thread.join(10)

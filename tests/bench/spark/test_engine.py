@@ -130,6 +130,7 @@ def test_a_killed_node_is_one_sentence_and_the_next_run_works(spark: Any) -> Non
     assert silent()
 
 
+@pytest.mark.long  # it ends by limits of a second
 def test_a_frozen_node_ends_the_run_at_the_deadline_and_the_next_one_works(spark: Any) -> None:
     patience = dataclasses.replace(LOCAL, start_timeout_s=1.0, setup_timeout_s=1.0, grace_s=2.0)
     stopped: list[int] = []

@@ -50,7 +50,7 @@ class Middlebox:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=120)
         for end in self._ends:
             end.close()
 

@@ -148,7 +148,7 @@ def test_two_processes_over_tcp() -> None:
     with blocking.open_network("tcp://127.0.0.1:0", secret=secret) as manager:
         gate = manager.open_gate([ChannelDescriptor(address_of(process), "numbers")], timeout_s=PATIENCE_S)
         assert list(blocking.RecordReader(gate, format="int64")) == list(range(100_000))
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (0, "", "")
 
 
@@ -197,7 +197,7 @@ def test_ctrl_c_ends_any_call_and_tears_nothing() -> None:
         said += [address_of(process), address_of(process)]
     trio.run(trio.sleep, 0.2)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert said == ["reading", "interrupted", "writing", "interrupted", "whole"]
     assert process.returncode == -signal.SIGINT
     assert errors.rstrip().endswith("KeyboardInterrupt")

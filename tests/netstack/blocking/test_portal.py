@@ -109,7 +109,7 @@ def test_closing_wakes_who_waits_and_refuses_who_comes(
 
     waiting = threading.Event()
     first = background(lambda: call(portal, signal))
-    assert waiting.wait(10)
+    assert waiting.wait(120)
     portal.close(clean=clean)
     with pytest.raises(LocalProtocolError, match="closed while this call waited"):
         first.outcome()
@@ -149,7 +149,7 @@ def test_what_ends_the_thread_is_told_once_and_waiting_calls_end(background: Any
         await trio.sleep_forever()
 
     waiting = background(lambda: portal.call(wait, timeout_s=None, what="a test"))
-    assert begun.wait(10)
+    assert begun.wait(120)
     portal.post(fuse[0].cancel)
     with pytest.raises(LocalProtocolError, match="closed"):
         waiting.outcome()
@@ -209,5 +209,5 @@ print(manager.create_partition("left open", subpartitions=1).partition_id)
 def test_a_forked_child_is_refused_and_a_program_that_forgets_to_close_ends(program: str, said: str) -> None:
     # Newer Pythons warn of every fork of a process with threads; what happens to the child is the question here.
     command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, said, "")

@@ -81,7 +81,7 @@ def test_an_unknown_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> 
 def test_as_a_program() -> None:
     code = "from netstack.cli import main; raise SystemExit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, "buffers", "--gate", "1"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, "buffers", "--gate", "1"], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "fits" in done.stdout

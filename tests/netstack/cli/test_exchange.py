@@ -234,11 +234,11 @@ def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def consumed(address: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "netstack.cli", "consume", address, "--partition", PARTITION.upper(), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     found: dict[str, Any] = json.loads(out)
     return found
@@ -319,12 +319,12 @@ def test_signals_end_it_cleanly(which: signal.Signals) -> None:
             assert consumer.stdout is not None
             assert consumer.stdout.readline() == "0\n"
             process.send_signal(which)
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=120)
             assert (process.returncode, err) == (128 + which, "")
             document = json.loads(out)
             assert (document["outcome"], document["stop_requested"]) == ("finished", True)
             assert (document["all_released"]) is False
-            _, err = consumer.communicate(timeout=20)
+            _, err = consumer.communicate(timeout=120)
             assert consumer.returncode in (0, 1)
             assert "Traceback" not in err
     command = [sys.executable, "-m", "netstack.cli", "consume", "--partition", PARTITION, "--json"]
@@ -338,7 +338,7 @@ def test_signals_end_it_cleanly(which: signal.Signals) -> None:
             with connection:
                 assert len(connection.recv(97, socket.MSG_WAITALL)) == 97
                 consumer.send_signal(which)
-                out, err = consumer.communicate(timeout=20)
+                out, err = consumer.communicate(timeout=120)
         name = "Ctrl-C" if which == signal.SIGINT else "SIGTERM"
         assert (consumer.returncode, err) == (128 + which, f"netstack: stopped by {name}\n")
         assert json.loads(out)["outcome"] == "closed-early"

@@ -46,7 +46,7 @@ def test_services_speak_json_on_request(program: str) -> None:
         json.loads(service.stdout.readline())
         first = json.loads(service.stderr.readline())
         service.send_signal(signal.SIGTERM)
-        _, rest = service.communicate(timeout=20)
+        _, rest = service.communicate(timeout=120)
     assert service.returncode == 0
     assert {"at", "level", "logger", "text"} <= first.keys()
     for line in rest.splitlines():

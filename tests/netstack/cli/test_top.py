@@ -176,7 +176,7 @@ async def test_a_peer_that_has_answered_is_contacted_again(autojump_clock: MockC
 
 
 async def _with_a_run(work: Any) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(300):
         async with (
             open_taskmanager(TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("adopter:",))) as daemon,
             adopt(daemon.address) as client,
@@ -238,7 +238,7 @@ def test_in_a_terminal_it_is_renewed_and_ends_cleanly(end: signal.Signals | byte
     os.close(slave)
     try:
         screen = b""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while screen.count(b"lost, reconnecting") < 3 and time.monotonic() < deadline:
             if select.select([master], [], [], 1)[0]:
                 screen += os.read(master, 65536)
@@ -248,12 +248,12 @@ def test_in_a_terminal_it_is_renewed_and_ends_cleanly(end: signal.Signals | byte
             os.write(master, end)
         else:
             process.send_signal(end)
-        while select.select([master], [], [], 5)[0]:
+        while select.select([master], [], [], 120)[0]:
             try:
                 screen += os.read(master, 65536)
             except OSError:
                 break  # the other end is closed
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
         assert b"\x1b[?1049h" in screen
         assert screen.rindex(b"\x1b[?1049l") > screen.rindex(b"lost"), "the terminal is as it was"
         assert b"\x1b[?25h" in screen, "and has a cursor"

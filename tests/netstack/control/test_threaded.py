@@ -91,6 +91,7 @@ async def test_a_message_that_comes_with_the_end_while_somebody_looks_is_receive
 
 
 @pytest.mark.slow
+@pytest.mark.long  # only time can show it
 async def test_who_computes_for_long_is_heard_all_the_while() -> None:
     """This loop stands still for three heartbeat timeouts, in Python that lets go of nothing by itself."""
     address: queue.Queue[str] = queue.Queue()
@@ -138,7 +139,8 @@ async def test_what_is_not_taken_is_bounded_and_nothing_is_lost(monkeypatch: pyt
                 other.send(large)
 
         nursery.start_soon(send)
-        await trio.sleep(0.1)
+        while link._inbox_bytes < threaded.INBOX_BYTES:  # the thread reads no further
+            await trio.lowlevel.checkpoint()
         assert [await link.receive() for _ in range(1000)] == [large] * 1000
         for _ in range(1000):
             await link.wait_room()
@@ -149,7 +151,8 @@ async def test_what_is_not_taken_is_bounded_and_nothing_is_lost(monkeypatch: pyt
 async def test_a_peer_that_goes_is_told_after_what_it_said() -> None:
     async with ends() as (link, other, _):
         other.send(CloseJob("the last word"))
-        await trio.sleep(0.05)
+        while not link._inbox:
+            await trio.lowlevel.checkpoint()
         other.close()
         assert await link.receive() == CloseJob("the last word")
         for _ in range(2):
@@ -162,15 +165,14 @@ async def test_a_peer_that_goes_is_told_after_what_it_said() -> None:
 async def test_nobody_there_and_a_dialling_that_is_cancelled() -> None:
     listener = await transport_for("tcp://127.0.0.1:0").listen("tcp://127.0.0.1:0")
     connect = partial(dial, listener.address, role=TASKMANAGER, name="tm", facts={})
-    began_s = time.monotonic()
-    with trio.move_on_after(0.1):  # nobody greets
+    with trio.move_on_after(0.1) as waited:  # nobody greets
         async with open_threaded(connect):
             raise AssertionError("nobody is there")
+    assert waited.cancelled_caught
     listener.close()
     with pytest.raises(ConnectionLost):
         async with open_threaded(connect):
             raise AssertionError("nobody is there")
-    assert time.monotonic() - began_s < 5
 
 
 async def test_the_block_s_own_error_leaves_as_it_is() -> None:

@@ -42,7 +42,7 @@ def pipeline(**restart: Any) -> dict[str, Any]:
 
 async def first_failures(user: Any, job_id: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    with trio.fail_after(60.0):
+    with trio.fail_after(120.0):
         while not found:
             await trio.sleep(0.01)
             found = (await user.ask("job", job_id=job_id))["failures"]

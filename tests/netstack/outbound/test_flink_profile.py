@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from trio.testing import MockClock
 from writer_stage import Stage
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
@@ -21,10 +22,10 @@ LIKE_FLINKS_BUFFERS = NetworkConfig(spare_floating_buffers_per_gate=0)
 
 
 @pytest.mark.parametrize("config", [FLINK, NetworkConfig.flink("1.x"), LIKE_FLINKS_BUFFERS])
-async def test_a_slow_consumer_fills_both_sides_and_no_more(config: NetworkConfig) -> None:
+async def test_a_slow_consumer_fills_both_sides_and_no_more(config: NetworkConfig, autojump_clock: MockClock) -> None:
     async with (
-        open_network("tcp://127.0.0.1:0", config) as producer,
-        open_network("tcp://127.0.0.1:0", config) as consumer,
+        open_network("memory://profile-producer", config) as producer,
+        open_network("memory://profile-consumer", config) as consumer,
         trio.open_nursery() as nursery,
     ):
         partition = producer.create_partition("p", subpartitions=1)

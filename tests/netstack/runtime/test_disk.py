@@ -21,7 +21,7 @@ async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) 
 
     def wait() -> None:
         begun.set()
-        go_on.wait(60)
+        go_on.wait(120)
 
     def submit(disk: DiskDriver, number: int) -> None:
         def done(result: int | None, error: NetstackError | None) -> None:

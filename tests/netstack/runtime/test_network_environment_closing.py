@@ -68,7 +68,7 @@ async def test_task_managers_close_in_any_order_while_records_flow(scheme: str, 
         except NetstackError as error:
             ends["reader"] = error
 
-    with trio.fail_after(5):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
             opened += [await nursery.start(hold, url(scheme, tmp_path), event) for event in leave]
             producer, consumer = opened

@@ -39,7 +39,7 @@ def url() -> str:
 
 def get(address: str) -> str:
     """What a scrape gets."""
-    with contextlib.closing(http.client.HTTPConnection(address, timeout=5)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=120)) as connection:
         connection.request("GET", "/metrics")
         with connection.getresponse() as response:
             assert response.status == 200
@@ -147,7 +147,7 @@ def test_a_scrape_that_is_late_for_the_event_loop_is_answered_without_values(
 
     def late(*arguments: object, **keywords: object) -> object:
         reached.set()
-        assert over.wait(5)
+        assert over.wait(120)
         return hop(*arguments, **keywords)  # type: ignore[arg-type]
 
     answers = []
@@ -215,7 +215,7 @@ async def test_an_address_that_is_none(address: Any) -> None:
 
 def python(code: str) -> str:
     """The output of a Python of its own."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     return done.stdout.strip()
 
 
@@ -246,7 +246,7 @@ def test_without_prometheus_client_the_error_says_what_to_install() -> None:
 
 
 def status(address: str, **headers: str) -> int:
-    with contextlib.closing(http.client.HTTPConnection(address, timeout=5)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=120)) as connection:
         connection.request(
             "GET", "/metrics", headers={name.replace("_", "-"): value for name, value in headers.items()}
         )
@@ -301,7 +301,7 @@ async def test_a_scrape_that_fails_prints_nothing_and_the_server_goes_on(
         raise KeyError("\x1b[2J")
 
     def status(address: str) -> int:
-        with contextlib.closing(http.client.HTTPConnection(address, timeout=5)) as connection:
+        with contextlib.closing(http.client.HTTPConnection(address, timeout=120)) as connection:
             connection.request("GET", "/metrics")
             with connection.getresponse() as response:
                 return response.status

@@ -51,7 +51,7 @@ def scraper(folder: Path, *, shows: bool = True) -> ssl.SSLContext:
 
 def get(address: str, context: ssl.SSLContext, token: str = "") -> tuple[int, str, Any]:
     """The status, the text, and the certificate that was shown."""
-    connection = http.client.HTTPSConnection(address.removeprefix("https://"), timeout=10, context=context)
+    connection = http.client.HTTPSConnection(address.removeprefix("https://"), timeout=120, context=context)
     try:
         connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
         assert isinstance(connection.sock, ssl.SSLSocket)
@@ -87,7 +87,7 @@ async def test_a_scraper_with_a_certificate_reads_and_nobody_else(host: Path, tm
 
 
 def plain(address: str) -> None:
-    connection = http.client.HTTPConnection(address.removeprefix("https://"), timeout=10)
+    connection = http.client.HTTPConnection(address.removeprefix("https://"), timeout=120)
     try:
         connection.request("GET", "/metrics")
         connection.getresponse()
@@ -170,7 +170,7 @@ def until_prometheus_has_read(port: int, folder: Path) -> None:
                 time.sleep(0.1)
                 try:
                     query = f"http://127.0.0.1:{port}/api/v1/query?query=netstack_memory_total_segments"
-                    with urllib.request.urlopen(query, timeout=5) as answer:
+                    with urllib.request.urlopen(query, timeout=120) as answer:
                         if json.load(answer)["data"]["result"]:
                             return
                 except OSError:

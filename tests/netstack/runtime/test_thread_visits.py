@@ -13,7 +13,7 @@ from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
 from netstack.runtime.staying import Stay, staying_emitter
 from netstack.runtime.thread_visits import Visits
 
-PATIENCE_S = 15.0
+PATIENCE_S = 120.0
 RECORDS = 1_000
 
 

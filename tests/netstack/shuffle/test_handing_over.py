@@ -68,7 +68,7 @@ def names_in(folder: Path) -> list[str]:
 async def test_what_a_slot_sealed_outlives_it(tmp_path: Path, kind: ResultPartitionType, subpartitions: int) -> None:
     """Its supervisor serves it, again and again, until it is released; nothing is left then."""
     sealed: list[tuple[PartitionId, SealedFiles]] = []
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         async with environment(tmp_path) as supervisor, environment(tmp_path, "c-") as consumer:
             async with environment(tmp_path, "s-", lambda *told: sealed.append(told)) as slot:
                 await write(slot, "p", subpartitions, kind)
@@ -89,7 +89,7 @@ async def test_what_a_slot_sealed_outlives_it(tmp_path: Path, kind: ResultPartit
 @trio_test
 async def test_files_that_are_gone_are_a_partition_that_is_not_there(tmp_path: Path) -> None:
     """So its producer runs again."""
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         async with environment(tmp_path) as supervisor, environment(tmp_path, "c-") as consumer:
             supervisor.take_over("p", SealedFiles("s-1", 2, True, 100))
             with pytest.raises(PartitionNotFound):

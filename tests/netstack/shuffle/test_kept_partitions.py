@@ -78,7 +78,7 @@ def files_in(folder: Path) -> list[str]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """What a thread, or a process, does."""
-    with trio.fail_after(5):
+    with trio.fail_after(120):
         while not condition():  # noqa: ASYNC110 - nobody tells
             await trio.sleep(0.001)
 

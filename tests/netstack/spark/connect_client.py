@@ -37,7 +37,7 @@ from netstack.spark import (
     run,
 )
 
-WAIT_S: Final = 60.0
+WAIT_S: Final = 120.0
 PAGE: Final = Path(__file__).parents[3] / "tools/docs/pages/how-to/spark.md"
 
 

@@ -30,7 +30,7 @@ class Gathering:
 
     def __init__(self, tasks: int) -> None:
         self._said = [""] * tasks
-        self._barrier = threading.Barrier(tasks, timeout=20)
+        self._barrier = threading.Barrier(tasks, timeout=120)
 
     def of(self, rank: int) -> Callable[[str], Sequence[str]]:
         def all_gather(words: str) -> Sequence[str]:

@@ -65,7 +65,7 @@ def test_a_stream_whose_both_ends_are_killed_arrives_exactly_once(spark: Any, tm
         return writer.trigger(processingTime="50 milliseconds").start(str(tmp_path / "table"))
 
     query = start_query()
-    kills, until_s = ["worker", "query", "worker"], time.monotonic() + 90
+    kills, until_s = ["worker", "query", "worker"], time.monotonic() + 180
     while worker.poll() != 0:  # all of it was processed, and the worker was told
         assert time.monotonic() < until_s, query.lastProgress
         if worker.poll() is not None:

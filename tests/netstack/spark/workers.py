@@ -26,7 +26,7 @@ def listening() -> dict[str, int]:
     return found
 
 
-def silent(within_s: float = 20.0) -> bool:
+def silent(within_s: float = 120.0) -> bool:
     """Whether no worker listens any more: Spark ends those of a failed job within some seconds."""
     until_s = time.monotonic() + within_s
     while listening():

@@ -175,7 +175,7 @@ async def test_the_secret_is_proven_there_too(caplog: pytest.LogCaptureFixture) 
         stranger = await Handshake(connect=connect).dial(manager.address)
         assert type(stranger) is ShmStream
         await write_route(stranger, SHARED)
-        with trio.fail_after(5):
+        with trio.fail_after(120):
             while stranger.try_receive_into([memoryview(bytearray(100))]) != 0:
                 await stranger.wait_readable()
         stranger.close()

@@ -120,6 +120,7 @@ async def test_a_silent_jobmanager_is_lost(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # only time can show it
 async def test_a_task_that_computes_for_three_heartbeat_timeouts_loses_nothing() -> None:
     """The TaskManager and its task live in a loop of their own, as in a process; only its link answers meanwhile."""
     async with listening("tcp://127.0.0.1:0") as (address, accept):

@@ -31,7 +31,7 @@ LEVELS = (
     "Object.fromEntries([...document.querySelectorAll('button.box')]"
     ".map((box) => [box.dataset.task, box.dataset.level]))"
 )
-PATIENCE_S = 110.0
+PATIENCE_S = 120.0
 """A browser on a busy machine."""
 
 IS_FOCUSED = "document.activeElement.dataset.key"

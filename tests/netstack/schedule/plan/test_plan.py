@@ -459,7 +459,7 @@ def test_the_page_needs_no_more_width_than_the_screen(chromium: str, tmp_path: P
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     assert "<title>fits</title>" in shown.stdout
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 from taskmanagerworld import SLOW_IMPORT_BEGAN, SLOW_IMPORT_MAY_END
 
 SLOW_IMPORT_BEGAN.set()
-SLOW_IMPORT_MAY_END.wait(20)
+SLOW_IMPORT_MAY_END.wait(120)
