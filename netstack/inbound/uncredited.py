@@ -18,7 +18,7 @@ from typing import final
 
 from ..buffer.segment import Segment
 from ..events import DataType
-from ..wire.codec import Codec
+from ..wire.codec import Codec, Inflate
 from ..wire.frames import Frame
 from .channel import RemoteInputChannel
 from .receiver import ChannelReceiver, never
@@ -65,9 +65,15 @@ class UncreditedReceiver(ChannelReceiver):
         entry = self._channels.get(channel)
         if not self._staged and (entry is None or entry.borrow()):
             return super().on_buffer(channel, sequence, 0, segment, length, checksum)
-        self._staged.append(_Staged(channel, sequence, bytes(segment.memory[:length]), checksum))
-        if len(self._staged) == 1 and entry is not None:
-            self._stall(entry)
+        payload = bytes(segment.memory[:length])
+
+        def deliver(entry: RemoteInputChannel) -> None:
+            # The frame uses exactly the borrowed buffer, which therefore stays where it is.
+            segment = entry.borrowed
+            segment.memory[: len(payload)] = payload
+            ChannelReceiver.on_buffer(self, channel, sequence, 0, segment, len(payload), checksum)
+
+        self._stage(channel, entry, deliver)
         return segment
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
@@ -76,9 +82,30 @@ class UncreditedReceiver(ChannelReceiver):
         if not self._staged and (entry is None or entry.borrow()):
             super().on_small_buffer(channel, sequence, 0, payload, checksum)
             return
-        self._staged.append(_Staged(channel, sequence, payload, checksum))
-        if len(self._staged) == 1 and entry is not None:
-            self._stall(entry)
+        self._stage(
+            channel,
+            entry,
+            lambda _: ChannelReceiver.on_small_buffer(self, channel, sequence, 0, payload, checksum),
+        )
+
+    def on_parts(
+        self,
+        channel: int,
+        sequence: int,
+        backlog: int,
+        body: memoryview,
+        sizes: tuple[int, ...],
+        inflate: Inflate | None,
+    ) -> None:
+        """Delivers or stages the data buffers of one frame, which take one buffer together."""
+        entry = self._channels.get(channel)
+        if not self._staged and (entry is None or entry.borrow()):
+            super().on_parts(channel, sequence, 0, body, sizes, inflate)
+            return
+        copied = memoryview(bytes(body))
+        self._stage(
+            channel, entry, lambda _: ChannelReceiver.on_parts(self, channel, sequence, 0, copied, sizes, inflate)
+        )
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """Delivers or stages an in-band event."""
@@ -122,15 +149,19 @@ class UncreditedReceiver(ChannelReceiver):
                     if not entry.borrow():
                         self._wait_for(entry)
                         return
-                    # The frame uses exactly the borrowed buffer, which therefore stays where it is.
-                    segment = entry.borrowed
-                    segment.memory[: len(head.payload)] = head.payload
-                    super().on_buffer(head.channel, head.sequence, 0, segment, len(head.payload), head.checksum)
+                    head.deliver(entry)
                 staged.popleft()
             else:
                 staged.popleft()
                 head()
         self._on_pause(False)
+
+    def _stage(
+        self, channel: int, entry: RemoteInputChannel | None, deliver: Callable[[RemoteInputChannel], None]
+    ) -> None:
+        self._staged.append(_Staged(channel, deliver))
+        if len(self._staged) == 1 and entry is not None:
+            self._stall(entry)
 
     def _stall(self, channel: RemoteInputChannel) -> None:
         self.stalls += 1
@@ -147,9 +178,7 @@ class _Staged:
     """A data buffer that waits for a free segment."""
 
     channel: int
-    sequence: int
-    payload: bytes
-    checksum: int
+    deliver: Callable[[RemoteInputChannel], None]
 
 
 @final

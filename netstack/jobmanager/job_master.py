@@ -194,15 +194,24 @@ class JobMaster:
 
         Raises:
             LocalProtocolError: the job takes no checkpoints, or is ending.
-            CheckpointError: the savepoint was aborted; the text contains the reason. The job continues.
+            CheckpointError: the savepoint was aborted, and the job continues; or it is complete, but a failure kept the
+                job from stopping with it, and the job restarted. The text contains the reason.
 
         Cancellation: the savepoint is taken anyway.
         """
+        restarts = self.scheduler.statistics().restarts
         report = await self._take(savepoint=True, stops=stop)
         if not report.is_complete:
             raise CheckpointError(f"savepoint {report.checkpoint_id} of job {self.name!r} was aborted: {report.reason}")
         if stop:
             await self.ended.wait()
+            state = self.scheduler.state.value
+            if state != "finished" or self.scheduler.statistics().restarts != restarts:
+                raise CheckpointError(
+                    f"job {self.name!r} did not stop with its savepoint {self.path_of(report.checkpoint_id)}: a failure"
+                    f" came before its end, and it is now {state}. What it did since then happens again in a job that"
+                    f" starts from this savepoint; `netstack jobs {self.job_id}` has the failure"
+                )
         return report
 
     async def checkpoint(self) -> CheckpointReport:
@@ -219,11 +228,13 @@ class JobMaster:
         return await self._take(savepoint=False, stops=False)
 
     async def _take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
-        if self._checkpoints is None:
+        if self._storage is None:
             raise LocalProtocolError(
                 f"job {self.name!r} takes no checkpoints: set `checkpoints` (an interval is not needed); a batch job"
                 " that keeps results never takes any"
             )
+        if self._checkpoints is None:
+            raise LocalProtocolError(f"job {self.name!r} is starting; ask again when its tasks run")
         return await self._checkpoints.take(savepoint=savepoint, stops=stops)
 
     @property

@@ -104,6 +104,15 @@ def test_links_that_are_cut_ten_times_cost_no_restart_where_connections_go_on(mo
     assert not any(" restart: " in event or " failure: " in event for event in outcome.events), outcome.events
 
 
+def test_a_job_that_a_failure_keeps_from_stopping_with_its_savepoint_says_so() -> None:
+    """Its sinks fail when they commit: the job restarts, and one that starts from the savepoint would repeat."""
+    stops = tuple(Act(at_s=at_s, kind=RESCALE, widths=(2, 2, 2, 2)) for at_s in (0.15, 0.6))
+    outcome = simulate(replace(SMALL, interval_s=3.0, faults=(), acts=stops, bad_commits=1))
+    assert not outcome.failure, outcome.line
+    assert any(re.search("refused: job .* is starting", event) for event in outcome.events), outcome.events
+    assert any("did not stop with its savepoint" in event for event in outcome.events), outcome.events
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1200, 50))
 def test_nothing_is_lost_repeated_or_left_in_many_seeds(first: int) -> None:
