@@ -11,6 +11,7 @@ import contextlib
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from rich.console import Console
 from rich.markup import escape
 
 from netstack.cli import stopping
@@ -32,12 +34,15 @@ from . import console
 from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
+from .decision.experiment import DEFAULT_BUDGET_S, Budget, continued
+from .decision.goal import Goal
 from .emulation import emulation_cells, emulation_summary
 from .flags import engine_flags, flag, hosts_flags, json_flag, run_flags, sweep_flags, take_network
 from .goals.command import goals
 from .goals.regress import regress
 from .grid import MOST_REPEATS, Grid, expected_seconds, with_rows
 from .histogram import Histogram
+from .host import process_age_s
 from .isolate.command import isolate
 from .jobs.command import jobs
 from .mesh.spec import MeshSpec
@@ -46,6 +51,8 @@ from .peers import PEERS
 from .placements import LocalPlace, Place, place_of
 from .recommend.command import recommend
 from .report import Sweep, findings, together
+from .report.answers import decide
+from .report.points import Analysis
 from .run_table import peer_rows, print_run
 from .runners import Runners, RunOnce
 from .scale.command import scale
@@ -83,23 +90,25 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 class _App:
     runners: Runners
     arguments: tuple[str, ...]
+    began_s: float
 
 
 def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = None) -> int:
     """Runs one command and returns the exit code. The default of `arguments` are those of the process."""
     words = tuple(sys.argv[1:] if arguments is None else arguments)
+    began_s = time.monotonic() - (process_age_s() if arguments is None else 0.0)
     try:
-        return _run(words, runners or Runners())
+        return _run(words, runners or Runners(), began_s)
     except BrokenPipeError:
         drop_output()  # its reader has closed it
         return 1
 
 
-def _run(words: tuple[str, ...], runners: Runners) -> int:
+def _run(words: tuple[str, ...], runners: Runners, began_s: float) -> int:
     as_json = "--json" in words
     try:
         with stopping.signals_are_ctrl_c(), stopping.unwrapped_interrupt():
-            app = _App(runners, words)
+            app = _App(runners, words, began_s)
             code = cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app)
             return stopping.exit_code(code or 0)
     except click.UsageError as error:
@@ -215,8 +224,13 @@ def run(
 )
 @json_flag
 @click.pass_obj
-def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> int:
-    """Measure a grid of buffer timeouts x record sizes x channels, and write a report.
+def sweep(
+    app: _App, /, output: Path | None, budget_s: float | None, repeats: int | None, as_json: bool, **settings: Any
+) -> int:
+    """Measure a grid of buffer timeouts x record sizes x channels, recommend a timeout, and write a report.
+
+    After a first pass over the grid it repeats the timeouts that the recommendation depends on, until it is decided or
+    the --budget ends; with --repeats it makes so many passes over the grid instead.
 
     Each point has a throughput run and a latency run. Lists of --exclusive-buffers, --floating-buffers and --round-trip
     are axes too; the report then draws throughput against the number of buffers.
@@ -224,20 +238,26 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     By default the sweep runs on local Spark, with a TaskManager in each task; use --master for a Spark cluster, --hosts
     for TaskManagers on hosts, and --engine local for two processes.
 
-    The default takes about two minutes. After Ctrl-C, finished runs are stored and reported, and the same command with
-    the same --output continues.
+    The default takes up to three minutes. After Ctrl-C, finished runs are stored and reported, and the same command
+    with the same --output continues.
     """
     check_segment_size(settings["segment_size_bytes"])
     refuse_unused(settings)
     errors = console.err()
+    if budget_s is not None and repeats is not None:
+        raise ConfigError("--budget with --repeats: a fixed number of passes has no budget; leave one of them out")
     place = place_of(app.runners, settings, errors)
-    grid = Grid.of(settings)
+    grid = Grid.of(settings if repeats is None else {**settings, "repeats": repeats})
     if settings["input_path"] is not None:
         grid = with_rows(grid, settings["input_path"], settings["key_column"])
-    return _run_grid(app, place, grid, output, as_json)
+    is_fixed = repeats is not None or place.has_turns
+    return _run_grid(app, place, grid, output, as_json, None if is_fixed else (budget_s or 0.0))
 
 
-def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json: bool) -> int:
+def _run_grid(
+    app: _App, place: Place, grid: Grid, output: Path | None, as_json: bool, budget_s: float | None = None
+) -> int:
+    """Makes the runs of a grid; `budget_s` is None for a fixed design, 0 for the default."""
     errors = console.err()
     grid = place.on(grid)
     planned = grid.plan()
@@ -251,25 +271,30 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
         skipped = (
             f" ({len(planned) - len(todo)} of {len(planned)} are there already)" if len(todo) < len(planned) else ""
         )
-        length = f", about {console.about(place.start_s + expected_seconds(todo))}" if todo else ""
-        errors.print(f"{len(todo)} runs{skipped}{length}, into {escape(str(folder))}", soft_wrap=True)
+        expected_s = place.start_s + expected_seconds(todo)
+        budget = None if budget_s is None else _budget(app, place, budget_s, expected_s)
+        length = f", about {console.about(expected_s)}" if todo else ""
+        first = "" if budget is None else ", then more where the answer needs them"
+        errors.print(f"{len(todo)} runs{skipped}{length}{first}, into {escape(str(folder))}", soft_wrap=True)
         place.show(todo, errors)
         where = place if todo else LocalPlace(app.runners)  # nothing is opened for a report alone
         with (
-            console.SweepProgress(todo, errors) as progress,
+            console.SweepProgress(todo, errors, budget) as progress,
             where.open(planned[0].spec, store, progress, errors) as (once, bar),
         ):
-            result = run_sweep(grid, store, once, command=command, progress=bar)
+            result = run_sweep(grid, store, once, command=command, progress=bar, budget=budget)
     _print_sweep(result, as_json)
     console.print_warnings({"warnings": warnings_of(result.rows)}, errors)
     if result.interrupted:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
         stopping.keep_results()
-        done = result.skipped + result.made
+        done = result.planned - result.missing
         errors.print(
             f"stopped by {stopped_by()}: {done} of {result.planned} runs are stored; to continue: {escape(again)}",
             soft_wrap=True,
         )
+    elif not result.hopeless:
+        _print_next(app, result, folder, budget, errors)
     if result.hopeless:
         errors.print(
             f"[red]stopped:[/] no other run would do better, {result.planned - result.skipped - result.made} were not"
@@ -279,6 +304,23 @@ def _run_grid(app: _App, place: Place, grid: Grid, output: Path | None, as_json:
     if result.failed:
         errors.print(f"[red]{result.failed} of {len(result.rows)} runs failed;[/] the report lists why", soft_wrap=True)
     return 1 if result.failed else 0
+
+
+def _budget(app: _App, place: Place, given_s: float, expected_s: float) -> Budget:
+    length_s = given_s or DEFAULT_BUDGET_S
+    fits = expected_s + place.close_s < length_s
+    return Budget(app.began_s + length_s, time.monotonic, place.close_s, covers_first_pass=bool(given_s) or fits)
+
+
+def _print_next(app: _App, result: SweepResult, folder: Path, budget: Budget | None, errors: Console) -> None:
+    """Says how to continue where the answer is open, or runs of the grid are missing."""
+    decision = next(iter(decide(Analysis(result.rows), Goal()).values()), None)
+    asked = None if decision is None else decision.contested
+    if asked is None and not (result.missing and result.out_of_time):
+        return
+    missing = f"{counted(result.missing, 'run')} of the grid did not fit into the budget; " if result.missing else ""
+    again = continued(app.arguments, folder, asked, is_fixed=budget is None)
+    errors.print(f"{missing}to go on: {escape(shlex.join(('netstack-bench', *again)))}", soft_wrap=True)
 
 
 @contextlib.contextmanager

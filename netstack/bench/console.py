@@ -5,6 +5,7 @@ Bars are drawn only if standard error is a terminal, so that logs contain no con
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -21,9 +22,11 @@ from netstack.units import format_count, format_latency, three_digits
 
 from . import pair
 from .compare import Comparison, Difference
+from .decision.experiment import Budget
 from .grid import PlannedRun, expected_seconds
 from .store import Row
 
+_LINE_S = 10.0  # between two lines of progress without a terminal
 _LEAST_PART = 0.03  # of the work; earlier estimates of the rest are useless
 _MANY_FIGURES = 24  # more are listed only where they differ
 
@@ -57,9 +60,17 @@ class _Bar:
 
 
 class SweepProgress(_Bar):
-    """The progress bar of a sweep. It moves with the clock, corrected by how long earlier runs took."""
+    """The progress of a sweep: a bar on a terminal, else a line every ten seconds.
 
-    def __init__(self, runs: Sequence[PlannedRun], console: Console) -> None:
+    It moves with the clock, corrected by how long earlier runs took; with a budget by what is left of it.
+    """
+
+    def __init__(self, runs: Sequence[PlannedRun], console: Console, budget: Budget | None = None) -> None:
+        self._budget = budget
+        self._ended = threading.Event()
+        self._what = ""
+        self._thread: threading.Thread | None = None
+        self._opened_s = time.monotonic()
         self._left_s = expected_seconds(runs)
         self._total_s = self._left_s
         self._count = len(runs)
@@ -78,8 +89,29 @@ class SweepProgress(_Bar):
         )
         self._task = self._bar.add_task("", total=1.0, place=f"0/{self._count}")
 
+    def __enter__(self) -> Self:
+        """Starts the bar, or the lines."""
+        super().__enter__()
+        if self._bar.disable and self._count:
+            self._thread = threading.Thread(target=self._print_lines, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Ends them."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        super().__exit__(*exc_info)
+
+    def _print_lines(self) -> None:
+        while not self._ended.wait(_LINE_S):
+            count = f"{self._done} of {self._count} runs" if self._done < self._count else f"{self._done} runs"
+            self._bar.console.print(f"{count}, {self.time_left()}: {escape(self._what)}", soft_wrap=True)
+
     def prepare(self, what: str, expected_s: float) -> None:
         """Starts a preparation that takes about this long."""
+        self._what = what
         self._began, self._run_s = time.monotonic(), expected_s
         self._left_s += expected_s
         self._total_s += expected_s
@@ -92,6 +124,10 @@ class SweepProgress(_Bar):
 
     def begin(self, run: PlannedRun) -> None:
         """A run starts."""
+        self._what = str(run)
+        if self._done == self._count:  # beyond the first pass
+            self._count += 1
+            self._left_s += run.expected_s
         self._began, self._run_s = time.monotonic(), run.expected_s
         self._bar.update(self._task, description=escape(str(run)), place=f"{self._done + 1}/{self._count}")
 
@@ -107,20 +143,25 @@ class SweepProgress(_Bar):
             self._bar.console.print(f"[red]failed:[/] {escape(str(run))}: {escape(str(row['error']))}", soft_wrap=True)
 
     def left_s(self) -> float:
-        """Estimated seconds to the end, corrected by the lengths of the runs so far."""
+        """Estimated seconds to the end, corrected by the lengths of the runs so far; with a budget at most."""
+        if self._budget is not None and self._budget.covers_first_pass:
+            return max(0.0, self._budget.ends_s - time.monotonic())
         slower = self._spent_s / self._expected_s if self._expected_s else 1.0
         running = min(self._elapsed_s(), self._run_s * slower)
         return max(0.0, self._left_s * slower - running)
 
     def part(self) -> float:
         """The finished part, 0 to 1."""
+        if self._budget is not None and self._budget.covers_first_pass:
+            return 1.0 - self.left_s() / max(1.0, self._budget.ends_s - self._opened_s)
         slower = self._spent_s / self._expected_s if self._expected_s else 1.0
         whole = self._total_s * slower
         return 1.0 - self.left_s() / whole if whole else 1.0
 
     def time_left(self) -> str:
         """The remaining time as text."""
-        return f"{clock(self.left_s())} left"
+        most = "at most " if self._budget is not None else ""
+        return f"{most}{clock(self.left_s())} left"
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began if self._began is not None else 0.0

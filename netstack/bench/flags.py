@@ -334,7 +334,8 @@ sweep_flags = flags(
         "Rate of the latency runs in records per second, open loop.",
         default=DEFAULT_LATENCY_RATE_PER_S,
     ),
-    flag("--repeats", COUNT, "Passes over the grid.", default=1),
+    flag("--budget", LENGTH, "Time for the whole command, in which it repeats what the answer needs; by default 3min."),
+    flag("--repeats", COUNT, "Make this number of passes over the grid, and no others."),
     flag("--seed", COUNT, "Seed for the order of the runs.", default=0),
     _SHARED,
 )

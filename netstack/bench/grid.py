@@ -1,7 +1,8 @@
 """The grid of a sweep and the runs that it consists of, in a fair and repeatable order.
 
 Every point has one throughput run and, by default, one latency run. Each repeat is a whole pass over the grid in its
-own shuffled order, so that drift of the machine (heat, neighbours) affects every point alike.
+own shuffled order: the timeouts of a workload follow each other, so that drift of the machine (heat, neighbours)
+affects them alike.
 """
 
 from __future__ import annotations
@@ -153,14 +154,26 @@ class Grid:
 
     def plan(self) -> list[PlannedRun]:
         """Every run, in order. Raises ConfigError if the settings of a point are invalid."""
+        return [run for repeat in range(self.repeats) for run in self.one_pass(repeat)]
+
+    def one_pass(self, repeat: int, wanted: Callable[[RunSpec], bool] = lambda spec: True) -> list[PlannedRun]:
+        """The wanted runs of one pass: workload by workload, so that the timeouts of one are measured side by side.
+
+        Throughput comes before latency, because the first answer needs it.
+        """
+        blocks: dict[tuple[Kind, RunSpec], list[RunSpec]] = {}
         specs = list(self._specs())
-        rng = random.Random(self.seed)
+        for spec in filter(wanted, specs):
+            kind = run_kind(spec.rate_per_s)
+            blocks.setdefault((kind, replace(spec, buffer_timeout_s=0.0)), []).append(spec)
+        rng = random.Random(self.seed * MOST_REPEATS + repeat)
+        shuffled = sorted(rng.sample(list(blocks), len(blocks)), key=lambda block: block[0] == "latency")
         runs: list[PlannedRun] = []
-        for repeat in range(self.repeats):
-            for spec in rng.sample(specs, len(specs)):
+        for block in shuffled:
+            for spec in rng.sample(blocks[block], len(blocks[block])):
                 turns = self.turns(spec)
                 for each in turns if repeat % 2 == 0 else reversed(turns):
-                    runs.append(PlannedRun(each, repeat, len(runs)))
+                    runs.append(PlannedRun(each, repeat, repeat * len(specs) * len(turns) + len(runs)))
         return runs
 
     def as_dict(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import resource
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +41,12 @@ def peak_memory_bytes() -> int:
     """
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def process_age_s() -> float:
+    """The time since this process was started."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)

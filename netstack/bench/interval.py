@@ -7,6 +7,7 @@ degrees of freedom, rounded down).
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -19,14 +20,34 @@ ENOUGH_REPEATS: Final = 3
 PRINTED: Final = 0.95
 """Confidence of a range that is printed beside a figure."""
 
+_NORMAL: Final = 1000
+"""Degrees of freedom beyond which Student's t is as good as normal."""
+
 JUDGED: Final = 0.99
 """Confidence of a verdict; higher, because many figures are judged at once."""
 
-_T: Final = {
-    0.95: (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
-    0.99: (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947),
-}
-"""Two-sided quantiles of Student's t for 1 to 15 degrees of freedom; beyond, the last is a little too wide."""
+
+@functools.cache
+def t_quantile(confidence: float, degrees: int) -> float:
+    """The two-sided quantile of Student's t."""
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, degrees) < confidence else (low, middle)
+    return high
+
+
+def _within(t: float, degrees: int) -> float:
+    """The probability of a value between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    degrees = min(degrees, _NORMAL)
+    angle = math.atan2(t, math.sqrt(degrees))
+    square, term, total = math.cos(angle) ** 2, 1.0, 0.0
+    for number in range(degrees % 2 + 2, degrees + 1, 2):
+        total += term
+        term *= square * (number - 1) / number
+    if degrees % 2:
+        return (angle + math.sin(angle) * math.cos(angle) * total) * 2 / math.pi
+    return math.sin(angle) * total
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +89,7 @@ class Interval:
 
     @classmethod
     def _around(cls, middle: float, error: float, degrees: int, confidence: float) -> Interval:
-        table = _T[confidence]
-        half = table[min(degrees, len(table)) - 1] * error
+        half = t_quantile(confidence, degrees) * error
         return cls(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
     @property

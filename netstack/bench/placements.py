@@ -34,6 +34,9 @@ Open = tuple[RunOnce, Progress]
 FLINK_START_S: Final = 12.0
 """Start and warm-up of a JVM with Flink."""
 
+REPORT_S: Final = 2.0
+"""Time for the report and the end of the process."""
+
 _SPARKS: Final = {
     "master": None,
     "nodes": None,
@@ -65,6 +68,16 @@ class Place(Protocol):
     def start_s(self) -> float:
         """About how long everything but the runs takes."""
         return 0.0
+
+    @property
+    def close_s(self) -> float:
+        """About how long everything after the last run takes."""
+        return REPORT_S
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether others are measured beside netstack, which takes whole passes."""
+        return False
 
     def on(self, grid: Grid) -> Grid:
         """The grid with the settings of this place in its runs.
@@ -99,6 +112,11 @@ class LocalPlace(Place):
     def start_s(self) -> float:
         """Implements `Place.start_s`."""
         return FLINK_START_S if self.beside_flink else 0.0
+
+    @property
+    def has_turns(self) -> bool:
+        """Implements `Place.has_turns`."""
+        return self.beside_flink
 
     def on(self, grid: Grid) -> Grid:
         """Implements `Place.on`."""
@@ -183,6 +201,11 @@ class SparkPlace(Place):
         """Implements `Place.start_s`."""
         where = SparkSettings(**self.settings)
         return where.start_s + where.tables_s
+
+    @property
+    def close_s(self) -> float:
+        """Implements `Place.close_s`."""
+        return REPORT_S + SparkSettings(**self.settings).tables_s
 
     def on(self, grid: Grid) -> Grid:
         """Implements `Place.on`."""

@@ -13,16 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, final
 
 from netstack.cli.stopping import unwrapped_interrupt
 from netstack.errors import NetstackError
 
+from .decision.answer import Answer
+from .decision.experiment import Budget, Experiment
+from .decision.goal import Goal
 from .emulation import emulation_cells
 from .grid import Grid, PlannedRun
 from .histogram import Histogram
 from .processes import MeasurementFailed
 from .report import Sweep, build_combined_report
+from .report.answers import decide
+from .report.points import Analysis
 from .spec import RunSpec
 from .store import Row, Store, StoreError, arrow_table, flatten, read_sweep, require_pyarrow, write_file
 from .words import distinct_warnings
@@ -60,7 +65,8 @@ class Progress(Protocol):
 class SweepResult:
     """The outcome of a sweep.
 
-    `report` is None without rows. `hopeless` is why the missing runs were not tried; empty when all were.
+    `report` is None without rows. `hopeless` is why the missing runs were not tried; empty when all were. `missing`
+    runs of the grid were not made: after an interrupt, a failure that all would share, or `out_of_time`.
     """
 
     folder: Path
@@ -71,11 +77,16 @@ class SweepResult:
     made: int
     interrupted: bool
     hopeless: str = ""
+    out_of_time: bool = False
+    missing: int = 0
 
     @property
     def failed(self) -> int:
         """The number of stored runs that failed."""
         return sum(not succeeded(row) for row in self.rows)
+
+    def _answer(self) -> dict[str, Any] | None:
+        return next((each.as_dict() for each in decide(Analysis(self.rows), Goal()).values()), None)
 
     def as_dict(self, findings: Sequence[str]) -> dict[str, Any]:
         """The document of `sweep --json`."""
@@ -88,6 +99,8 @@ class SweepResult:
             "failed": self.failed,
             "interrupted": self.interrupted,
             "hopeless": self.hopeless or None,
+            "missing": self.missing,
+            "answer": self._answer(),
             "findings": list(findings),
             "emulation": [cell.as_dict() for cell in emulation_cells(self.rows)],
             "rows": self.rows,
@@ -96,7 +109,7 @@ class SweepResult:
 
 def pending(grid: Grid, store: Store) -> list[PlannedRun]:
     """The runs of the grid that are not stored yet, in order."""
-    finished = {(row.get("run_id"), row.get("repeat")) for row in store.rows() if succeeded(row)}
+    finished = _finished(store)
     return [run for run in grid.plan() if run.key not in finished]
 
 
@@ -107,8 +120,9 @@ def run_sweep(
     *,
     command: str = "",
     progress: Progress | None = None,
+    budget: Budget | None = None,
 ) -> SweepResult:
-    """Makes every missing run and writes the results.
+    """Makes every missing run and writes the results; with a budget also the passes that the answer needs.
 
     Netstack and system errors of `run_once` become the row's error. `command` is stored in `sweep.json`.
 
@@ -122,35 +136,79 @@ def run_sweep(
     if todo:
         facts = {"started_at": utc_text(), "command": command, "grid": grid.as_dict()}
         store.write_sweep({**facts, "order": [[run.spec.run_id, run.repeat] for run in planned]})
-    made, interrupted, hopeless = 0, False, ""
-    failure, alike = "", 0
+    maker = _Maker(store, run_once, progress)
+    interrupted, hopeless, out_of_time = False, "", False
     try:
         with unwrapped_interrupt():
-            for run in todo:
-                if progress is not None:
-                    progress.begin(run)
-                row, is_hopeless, latencies = _measure(run, run_once, utc_text())
-                if latencies:
-                    store.write_histogram(f"{run.spec.run_id}-{run.repeat}", Histogram.from_dict(latencies).hgrm())
-                store.append(row)
-                made += 1
-                if progress is not None:
-                    progress.end(run, row)
-                alike = alike + 1 if row["error"] and row["error"] == failure else 1
-                failure = str(row["error"] or "")
-                if is_hopeless or (failure and alike == _ALIKE):
-                    hopeless = failure
-                    break
+            if budget is None:
+                maker(todo)
+            else:
+                experiment = Experiment(grid, lambda: _asked(store), maker, budget, finished=_finished(store))
+                experiment.run()
+                out_of_time = experiment.is_out_of_time
+    except _HopelessError as error:
+        hopeless = str(error)
     except KeyboardInterrupt:
         interrupted = True
+    missing = len(pending(grid, store))
+    if not missing:
+        hopeless = ""
     rows, report = store.rows(), None
     if rows:
         store.write_parquet()
         report = write_combined_report(store.folder / REPORT, {store.folder: rows})
-    if made == len(todo):
-        hopeless = ""
     skipped = len(planned) - len(todo)
-    return SweepResult(store.folder, report, rows, len(planned), skipped, made, interrupted, hopeless)
+    planned_count = len(planned) + maker.made - (len(todo) - missing)
+    return SweepResult(
+        store.folder, report, rows, planned_count, skipped, maker.made, interrupted, hopeless, out_of_time, missing
+    )
+
+
+class _HopelessError(Exception):
+    """No other run would succeed."""
+
+
+@final
+class _Maker:
+    """Makes runs and stores their rows. Raises `_HopelessError` when no other run would succeed."""
+
+    def __init__(self, store: Store, run_once: RunOnce, progress: Progress | None) -> None:
+        self._store = store
+        self._run_once = run_once
+        self._progress = progress
+        self._failure, self._alike = "", 0
+        self.made = 0
+
+    def __call__(self, runs: Sequence[PlannedRun]) -> None:
+        for run in runs:
+            if self._progress is not None:
+                self._progress.begin(run)
+            row, is_hopeless, latencies = _measure(run, self._run_once, utc_text())
+            self._keep(run, row, latencies)
+            failure = str(row["error"] or "")
+            self._alike = self._alike + 1 if failure and failure == self._failure else 1
+            self._failure = failure
+            if is_hopeless or (failure and self._alike == _ALIKE):
+                raise _HopelessError(failure)
+
+    def _keep(self, run: PlannedRun, row: Row, latencies: dict[str, Any] | None) -> None:
+        if latencies:
+            name = f"{run.spec.run_id}-{run.repeat}"
+            self._store.write_histogram(name, Histogram.from_dict(latencies).hgrm())
+        self._store.append(row)
+        self.made += 1
+        if self._progress is not None:
+            self._progress.end(run, row)
+
+
+def _asked(store: Store) -> Answer | None:
+    """The answer whose question is open; None where there is none, or all are decided."""
+    decisions = decide(Analysis(store.rows()), Goal()).values()
+    return next((each for decision in decisions if (each := decision.contested) is not None), None)
+
+
+def _finished(store: Store) -> set[tuple[str, int]]:
+    return {(str(row.get("run_id")), int(row.get("repeat") or 0)) for row in store.rows() if succeeded(row)}
 
 
 def check_stored(store: Store) -> None:

@@ -16,6 +16,7 @@ from netstack import NetworkConfig
 from netstack.bench.cli import main
 from netstack.bench.grid import Grid
 from netstack.bench.recommend.lines import lines, memory_bytes
+from netstack.bench.recommend.measure import LADDER_S
 from netstack.bench.runners import Runners
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import Row, Store
@@ -61,10 +62,9 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_the_paragraph_and_the_lines(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", "--p99", "20ms"], runners=runners) == 0
     out = capsys.readouterr().out
-    assert re.search(r"\nSet (5|10) ms; it keeps (9\d|100)", out)
+    assert re.search(r"\nBuffer timeout: (1|2|5|10) ms has a p99 of .*; it keeps (9\d|100)", out)
     for part in (
-        "% of the throughput at 100 ms",
-        "; p99 ",
+        " of the throughput at 100 ms",
         "; memory ",
         "NetworkConfig(",
         "execution.buffer-timeout.interval",
@@ -83,8 +83,8 @@ def test_the_runs_of_a_pair_alternate_and_have_the_line_of_the_job(
         (125_000_000, 0.01, 8)
     }
     full = [spec.buffer_timeout_s for spec in runners.specs if spec.rate_per_s is None]
-    pairs = [full[at : at + 2] for at in range(len(full) - 6, len(full), 2)]
-    assert pairs[0] == pairs[1][::-1] == pairs[2]
+    assert set(LADDER_S) <= set(full), "a first pass"
+    assert full.count(0.1) == max(map(full.count, full)), "the reference is in each of the others"
     assert told(capsys)["workload"] == "1 KiB records, 8 channels"
 
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_reached_is_exit_code_1(runners: Frontier, capsys: pytest
     assert main(["recommend", "--throughput", "9GB/s", "--json"], runners=runners) == 1
     found = told(capsys)
     assert (found["is_reached"], found["is_decided"]) == (False, True)
-    assert found["paragraph"].startswith("No timeout that was measured reaches 9,000 MB/s. Nearest is ")
+    assert found["sentence"].startswith("no timeout measured reaches 9,000 MB/s; nearest is ")
 
 
 def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +117,7 @@ def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.Captur
         (["--hosts", "a:1", "--network", "1ms"], "these have them"),
         (["--parallelism", "0"], "minimum is 1"),
         (["--relay"], "goes with --hosts"),
-        (["--budget", "0"], "no time for one repeat"),
+        (["--budget", "0"], "no time for runs at two timeouts"),
     ],
 )
 def test_what_does_not_go_together_is_bad_usage(
@@ -157,7 +157,8 @@ def test_results_of_one_repeat_do_not_decide(
     folder = stored(tmp_path / "sweep", fake_rows(Grid()))
     assert main(["recommend", folder], runners=runners) == 1
     out = capsys.readouterr().out
-    assert out.count("The data do not decide (points were measured once") == 4
+    assert out.count("How far runs differ by chance is not known yet") == 1 + 4
+    assert out.startswith("every workload\nBuffer timeout: 1 ms or 10 ms, which these runs do not tell apart")
     assert "NetworkConfig" not in out, "four workloads have no one file of settings"
 
 
@@ -219,7 +220,7 @@ def test_a_real_small_run_says_something(capsys: pytest.CaptureFixture[str]) -> 
     found = told(capsys)
     assert code in (0, 1)
     assert (code == 0) == (found["is_decided"] and found["is_reached"])
-    assert found["repeats"] >= 1
+    assert found["passes"] >= 1
     assert found["buffer_timeout_s"] in (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 
@@ -237,6 +238,6 @@ def test_ctrl_c_keeps_the_repeats_that_ended(
     assert main(["recommend", "--json"], runners=runners) == 130
     printed = capsys.readouterr()
     (found,) = json.loads(printed.out)["answers"]
-    assert found["repeats"] == 3
+    assert found["passes"] == 1
     assert not found["is_decided"]
     assert "stopped by Ctrl-C: the answer rests on the runs until then" in printed.err

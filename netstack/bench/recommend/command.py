@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,23 +13,24 @@ from rich.markup import escape
 from netstack.cli.network_flags import acts_as_flag
 from netstack.cli.values import COUNT, LENGTH, LINK_RATE, NETWORK, RATE, SECONDS, SIZE
 from netstack.errors import ConfigError
-from netstack.units import counted
+from netstack.units import counted, format_size
 
 from .. import console
+from ..decision.answer import Answer
+from ..decision.experiment import Budget, Experiment
+from ..decision.goal import Goal
 from ..flags import flag, hosts_flags, json_flag, network_flag, record_bytes_flag
 from ..grid import DEFAULT_LATENCY_RATE_PER_S
 from ..mesh.spec import MeshSpec
-from ..report.answers import stored_answers
-from ..report.points import Analysis
+from ..report.answers import EVERY_WORKLOAD, Decision, answer_dict, decide
+from ..report.points import Analysis, Line
 from ..runners import Runners
 from ..spec import Emit, RunSpec, constants_of, refuse_below
 from ..stopping import kept_at_interrupt
 from ..store import StoreError, only_results, read_rows
 from ..words import warnings_of
-from .answer import Answer, Goal
 from .lines import lines, memory_bytes, settings_of, spec_of
-from .measure import Measurer
-from .search import LADDER_S, Search
+from .measure import LADDER_S, Measurer
 
 
 @click.command(short_help="Which buffer timeout to set for a goal, and what it costs.")
@@ -66,8 +66,9 @@ def recommend(
 ) -> int:
     """Recommends a buffer timeout: with --p99 the one with the most throughput, with --throughput the shortest.
 
-    Without a goal it is the shortest that keeps 90 % of the throughput at 100 ms. Each point is measured three times or
-    more, until the ranges are small enough or the budget ends. With RESULTS (a sweep's folder) nothing is measured.
+    Without a goal it is the shortest that keeps 90 % of the throughput at 100 ms. After a first pass it repeats the
+    timeouts that the answer depends on, until it is decided or the budget ends. With RESULTS (a sweep's folder) nothing
+    is measured.
 
     Exit code 1 if no timeout reaches the goal, or the data do not decide.
     """
@@ -99,38 +100,52 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
     try:
         with only_results(results):
             analysis = Analysis(read_rows(results))
-            answers = [
-                _document(each, line.words, spec_of(analysis.runs("throughput", line, each.point.timeout_s)[0]), ())
-                for line, each in stored_answers(analysis, goal).items()
+            documents = [
+                document
+                for decision in decide(analysis, goal).values()
+                for document in _documents(decision, lambda *point: spec_of(analysis.runs("throughput", *point)[0]))
             ]
     except StoreError as error:
         raise ConfigError(str(error)) from error
-    if not answers:
+    if not documents:
         raise ConfigError(f"{results} has no throughput at two buffer timeouts, and the latencies that the goal needs")
-    return answers
+    return documents
+
+
+def _documents(decision: Decision, spec_at: Callable[[Line, float | None], RunSpec]) -> list[dict[str, Any]]:
+    """The answer for all workloads together, if there are several, then that of each."""
+    made = []
+    if decision.together is not None:
+        made.append({"workload": EVERY_WORKLOAD, **answer_dict(decision.together), "lines": {}, "warnings": []})
+    for line, each in decision.lines.items():
+        made.append(_document(each, line.words, spec_at(line, each.chosen.timeout_s), ()))
+    return made
 
 
 def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
-    spec, measurer, ends = _measurer(runners, settings)
-    has_time = lambda: time.monotonic() < ends  # noqa: E731
-    search = Search(measurer, goal, has_time=has_time)
-    with kept_at_interrupt(lambda: search.answer() is not None) as stopped:
-        measurer.size_buffers(has_time)
-        search.run()
+    rate_per_s = settings.pop("rate_per_s")
+    measurer, budget = _measurer(runners, settings)
+
+    def result() -> Answer | None:
+        return next((each.main for each in decide(Analysis(measurer.rows), goal).values()), None)
+
+    with kept_at_interrupt(lambda: result() is not None) as stopped:
+        measurer.size_buffers(lambda: budget.now() < budget.ends_s)
+        Experiment(measurer.grid(LADDER_S, rate_per_s), result, measurer, budget).run()
     if stopped.by:
         console.err().print(f"stopped by {stopped.by}: the answer rests on the runs until then", soft_wrap=True)
-    result = search.answer()
-    if result is None:
-        raise ConfigError("--budget: there is no time for one repeat; give a longer one")
-    words = f"{spec.rows}, {counted(spec.channels, 'channel')}"
-    return [_document(result, words, measurer.spec, warnings_of(measurer.rows))], stopped.by is not None
+    last = result()
+    if last is None:
+        raise ConfigError("--budget: there is no time for runs at two timeouts; give a longer one")
+    words = f"{measurer.spec.rows}, {counted(measurer.spec.channels, 'channel')}"
+    return [_document(last, words, measurer.spec, warnings_of(measurer.rows))], stopped.by is not None
 
 
-def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Measurer, float]:
+def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[Measurer, Budget]:
     errors = console.err()
     mesh, run = runners.over(settings)
     network, parallelism = settings.pop("network"), settings.pop("parallelism")
-    rate_per_s, budget_s = settings.pop("rate_per_s"), settings.pop("budget_s")
+    budget_s = settings.pop("budget_s")
     refuse_below(("--parallelism", parallelism, 1))
     settings["acts_as"] = settings["acts_as"] or "netstack"
     settings |= constants_of(settings["acts_as"])
@@ -144,44 +159,35 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[RunSpec, Meas
         spec = MeshSpec(**settings, **mesh)
     if round_trip_s:
         errors.print("this machine imitates the line; its round trip may be up to 2 ms longer than requested")
-    began = time.monotonic()
+    budget = Budget(time.monotonic() + budget_s, time.monotonic)
 
     def print_step(text: str) -> None:
-        left_s = max(0.0, began + budget_s - time.monotonic())
+        left_s = max(0.0, budget.ends_s - time.monotonic())
         errors.print(f"{escape(text)} ({console.clock(left_s)} left)", soft_wrap=True)
 
-    return spec, Measurer(run, spec, LADDER_S[-1], rate_per_s, print_step), began + budget_s
+    return Measurer(run, spec, LADDER_S[-1], print_step), budget
 
 
 def _document(answer: Answer, words: str, spec: RunSpec, warnings: Sequence[str]) -> dict[str, Any]:
-    """Plain values; ranges are [low, high] with 95 % confidence, None with fewer than three repeats."""
-    point = answer.point
+    """Plain values; ranges are `middle low high`, None where the noise is unknown."""
     memory = memory_bytes(spec)
-    ranges = {
-        name: None if each is None else asdict(each)
-        for name, each in (("kept", point.kept), ("mb_per_s", point.rate), ("p99_us", point.p99))
-    }
     return {
         "workload": words,
+        **answer_dict(answer),
         "buffers": settings_of(spec),
-        "buffer_timeout_s": point.timeout_s,
-        "is_reached": answer.is_reached,
-        "is_decided": answer.is_decided,
-        "doubts": list(answer.doubts),
-        "paragraph": answer.paragraph(memory),
-        **ranges,
-        "repeats": len(point.pairs),
-        "bottleneck": point.bottleneck or None,
+        "bottleneck": answer.chosen.bottleneck or None,
         "memory_bytes": memory,
-        "lines": lines(spec, point.timeout_s),
+        "lines": lines(spec, answer.chosen.timeout_s),
         "warnings": warnings,
     }
 
 
 def _print(document: dict[str, Any], *, with_lines: bool) -> None:
     standard = console.out()
-    standard.print(f"[bold]{escape(document['workload'])}[/], {document['buffers']}", soft_wrap=True)
-    standard.print(f"{escape(document['paragraph'])}\n", soft_wrap=True)
+    buffers = f", {document['buffers']}" if "buffers" in document else ""
+    memory = f"; memory {format_size(document['memory_bytes'], space=' ')}" if "memory_bytes" in document else ""
+    standard.print(f"[bold]{escape(document['workload'])}[/]{buffers}", soft_wrap=True)
+    standard.print(f"Buffer timeout: {escape(document['sentence'])}{memory}\n", soft_wrap=True)
     for where, text in document["lines"].items() if with_lines else ():
         standard.print(f"[dim]# {escape(where)}[/]\n{escape(text)}\n", soft_wrap=True)
     console.print_warnings(document, console.err())

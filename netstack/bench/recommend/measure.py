@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from ..bottleneck import bottleneck_name
+from netstack.units import format_latency
+
+from ..grid import Grid, PlannedRun
 from ..interval import ENOUGH_REPEATS, Interval
 from ..processes import MeasurementFailed
+from ..report.points import row_latency
 from ..runners import RunOnce
 from ..spec import RunSpec, constants_of
-from ..store import flatten
+from ..store import Row, flatten
+from ..sweep import utc_text
 from ..words import setting_text
-from .search import Sample
+
+LADDER_S: Final[tuple[float, ...]] = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+"""The timeouts of a recommendation; the last is the reference."""
 
 PAYS: Final = 1.02
 """The whole interval of the throughput with more buffers must be above this multiple."""
@@ -23,48 +29,37 @@ _ROOM: Final = 1.25  # times the product of bandwidth and delay: credit comes ba
 
 
 class Measurer:
-    """Makes repeats of points; the throughput at the timeout `reference_s` counts as 100 %.
+    """Makes the runs of an experiment, and keeps their rows.
 
-    `spec` are the settings with the chosen buffers; the timeout and the rate are set for each run. `rate_per_s` is that
-    of the latency runs. `on_repeat` receives a line for each repeat. `rows` are those of every run so far.
+    `spec` are the settings with the chosen buffers; the timeout and the rate are set for each run. `report` receives a
+    line for each throughput run.
     """
 
-    def __init__(
-        self, run: RunOnce, spec: RunSpec, reference_s: float, rate_per_s: float, on_repeat: Callable[[str], None]
-    ) -> None:
+    def __init__(self, run: RunOnce, spec: RunSpec, reference_s: float, report: Callable[[str], None]) -> None:
         self._run = run
         self.spec = spec
         self._reference_s = reference_s
-        self._rate_per_s = rate_per_s
-        self._on_repeat = on_repeat
-        self._repeats = 0
-        self.rows: list[dict[str, Any]] = []
+        self._report = report
+        self.rows: list[Row] = []
 
-    def __call__(self, timeout_s: float) -> Sample:
-        """One repeat: throughput at the reference and here, in an order that alternates; then latency."""
-        here = replace(self.spec, buffer_timeout_s=timeout_s)
-        there = replace(self.spec, buffer_timeout_s=self._reference_s)
-        pair = [there] if here == there else [there, here]
-        if self._repeats % 2:
-            pair.reverse()
-        self._repeats += 1
-        rows = {spec: self._measured(spec) for spec in pair}
-        paced = self._measured(replace(here, rate_per_s=self._rate_per_s))
-        p99 = paced.get("latency_us_p99") or paced.get("round_trip_latency_us_p99")
-        if not p99:
-            raise MeasurementFailed("a paced run has no latency: it was too short; give a longer --seconds")
-        sample = Sample(
-            float(rows[there]["payload_mb_per_s"]),
-            float(rows[here]["payload_mb_per_s"]),
-            float(p99),
-            bottleneck_name(rows[here]),
-        )
-        self._on_repeat(
-            f"timeout {setting_text('buffer_timeout_s', timeout_s)}: {sample.mb_per_s:.3g} MB/s,"
-            f" {sample.mb_per_s / sample.reference_mb_per_s:.0%} of that at"
-            f" {setting_text('buffer_timeout_s', self._reference_s)}; p99 {sample.p99_us / 1000:.3g} ms"
-        )
-        return sample
+    def grid(self, timeouts_s: Sequence[float], rate_per_s: float) -> Grid:
+        """The runs of a pass: throughput and latency at each timeout."""
+        points = [replace(self.spec, buffer_timeout_s=timeout_s) for timeout_s in timeouts_s]
+        return Grid(points=(*points, *(replace(point, rate_per_s=rate_per_s) for point in points)))
+
+    def __call__(self, runs: Sequence[PlannedRun]) -> None:
+        """Makes runs of an experiment."""
+        for run in runs:
+            row = {**self._measured(run.spec), "repeat": run.repeat}
+            if run.kind == "latency" and not row_latency(row, "p99"):
+                raise MeasurementFailed("a paced run has no latency: it was too short; give a longer --seconds")
+            self.rows.append(row)
+            figure = (
+                f"{row['payload_mb_per_s']:.3g} MB/s"
+                if run.kind == "throughput"
+                else (f"p99 {format_latency(float(row_latency(row, 'p99') or 0.0))}")
+            )
+            self._report(f"timeout {setting_text('buffer_timeout_s', run.spec.buffer_timeout_s)}: {figure}")
 
     def size_buffers(self, has_time: Callable[[], bool]) -> None:
         """Sets as many floating buffers as the line holds, if the profile allows it and runs by turns show a gain."""
@@ -84,15 +79,15 @@ class Measurer:
             pairs.append((one, other))
         result = Interval.of_pairs(pairs)
         if result is not None:
-            self._on_repeat(
+            self._report(
                 f"{missing:,} floating buffers instead of {plain.floating_buffers}: {result.percent()} of the rate"
             )
             if result.low > PAYS:
                 self.spec = replace(self.spec, floating_buffers=missing)
 
-    def _measured(self, spec: RunSpec) -> dict[str, Any]:
-        row = flatten({**self._run(spec), "settings": spec.as_dict()})
+    def _measured(self, spec: RunSpec) -> Row:
+        started_at = utc_text()
+        row = flatten({**self._run(spec), "settings": spec.as_dict(), "started_at": started_at})
         if row.get("delivered") is not True:
             raise MeasurementFailed("a run did not deliver every record; its figures do not count")
-        self.rows.append(row)
         return row

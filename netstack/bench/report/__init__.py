@@ -46,10 +46,10 @@ _ON_SPARK = "Every run has sources and sinks in each of Spark's executors; every
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
-    """The main findings, one sentence each, for the terminal."""
-    lines = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in _findings(Analysis(rows))]
-    joined = [line.replace(":\n", ": ").replace("\n", "; ") for line in lines]
-    return [line.replace("µ", "u").replace("\u00d7", "x") for line in joined]  # for terminals without these letters
+    """The main findings, one sentence each, for the terminal; those of each workload are indented."""
+    texts = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in _findings(Analysis(rows))]
+    lines = [line for text in texts for line in text.replace("\n", "\n  ").split("\n")]
+    return [line.replace("µ", "u").replace("\u00d7", "x") for line in lines]  # for terminals without these letters
 
 
 def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:

@@ -1,79 +1,202 @@
-"""The report's first finding: the recommended buffer timeout.
+"""The report's first finding: the buffer timeout to set.
 
-Takes: an `Analysis`. Gives: an `Answer` for each line that has throughput at two timeouts or more, and the finding with
-its ranges, or the statement that the data do not decide.
+Takes: an `Analysis`. Gives: an `Answer` for all workloads together and for each, from throughput at two timeouts or
+more, and the finding with its ranges.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import contextlib
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
 
 from ..bottleneck import bottleneck_name
-from ..interval import ENOUGH_REPEATS
-from ..recommend.answer import DEFAULT_KEPT, Answer, Goal, Point, answer, most_named
+from ..decision.answer import Answer, answer, most_named
+from ..decision.effects import Effects, Run, Share
+from ..decision.goal import Candidate, Goal
 from .charts import timeout_label
-from .points import Analysis, Line, row_latency, timeout_order
+from .points import Analysis, Line, row_latency
+
+EVERY_WORKLOAD: Final = "every workload"
+"""The workload of the answer for all of them together."""
 
 _MOST_LINES: Final = 4  # `netstack-bench recommend` prints all
+_LONGEST_RUN_S: Final = 60.0  # between the starts of two runs; a longer time was a break
 
 
-def stored_answers(analysis: Analysis, goal: Goal) -> dict[Line, Answer]:
-    """The answer for each line, in the order of the lines."""
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answers of one sweep.
+
+    `together` is that of all its workloads; None where there is one, or the goal is a figure of one.
+    """
+
+    together: Answer | None
+    lines: Mapping[Line, Answer]
+
+    @property
+    def main(self) -> Answer:
+        """The answer to print first."""
+        return self.together or next(iter(self.lines.values()))
+
+    @property
+    def contested(self) -> Answer | None:
+        """The answer whose question is open; None where all are decided."""
+        asked = [self.together] if self.together else list(self.lines.values())
+        return next((each for each in asked if not each.is_decided), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON values of the whole."""
+        return {**answer_dict(self.main), "workloads": {line.words: answer_dict(x) for line, x in self.lines.items()}}
+
+
+def answer_dict(choice: Answer) -> dict[str, Any]:
+    """The JSON values of an answer; ranges are None where the noise is unknown."""
+    point = choice.chosen
     return {
-        line: choice
-        for line in analysis.own_lines
-        if (choice := answer(_points(analysis, line), goal, analysis.reference)) is not None
+        "sentence": choice.sentence(),
+        "buffer_timeout_s": point.timeout_s,
+        "rival_timeout_s": None if choice.rival is None else choice.rival.timeout_s,
+        "has_rival": choice.rival is not None,
+        "is_reached": choice.is_reached,
+        "is_decided": choice.is_decided,
+        "kept": {
+            "middle": point.share.middle,
+            **({"low": None, "high": None} if point.share.range is None else _ends(point.share)),
+        },
+        "mb_per_s": None if point.rate is None else asdict(point.rate),
+        "p99_us": None if point.p99 is None else asdict(point.p99),
+        "passes": point.passes,
+        "passes_needed": choice.passes_needed,
+        "seconds_needed": choice.cost_s,
     }
 
 
-def _points(analysis: Analysis, line: Line) -> list[Point]:
-    points = []
-    for timeout_s in analysis.timeouts:
-        pairs = analysis.pairs(line, timeout_s)
-        latencies = [row_latency(row, "p99") for row in analysis.runs("latency", line, timeout_s)]
-        names = [bottleneck_name(row) for row in analysis.runs("throughput", line, timeout_s)]
-        if pairs:
-            known = [value for value in latencies if value]
-            points.append(Point(timeout_s, pairs, known, most_named(names)))
-    return points if len(points) > 1 else []
+def _ends(share: Share) -> dict[str, float]:
+    assert share.range is not None
+    return {"low": share.range.low, "high": share.range.high}
+
+
+def decide(analysis: Analysis, goal: Goal) -> dict[str, Decision]:
+    """The decision of each sweep by its letter; without those in which nothing can be compared."""
+    decisions = {}
+    for sweep in dict.fromkeys(line.sweep for line in analysis.own_lines):
+        decision = _decide(analysis, goal, [line for line in analysis.own_lines if line.sweep == sweep])
+        if decision is not None:
+            decisions[sweep] = decision
+    return decisions
+
+
+def _decide(analysis: Analysis, goal: Goal, lines: Sequence[Line]) -> Decision | None:
+    effects = Effects({line: _runs(analysis, line) for line in lines}, analysis.reference)
+    usable = [line for line in lines if effects.timeouts(line)]
+    reference = timeout_label(analysis.reference)
+    rates = analysis.latency_rates
+    more: dict[str, Any] = {"rate_per_s": rates[0] if len(rates) == 1 else None, "run_s": _run_s(analysis)}
+    answers = {}
+    for line in usable:
+        own = [_of_line(analysis, effects, line, timeout_s) for timeout_s in _timeouts(analysis, effects, line)]
+        choice = answer(own, goal, analysis.reference, reference, **more)
+        if choice is not None:
+            answers[line] = choice
+    if not answers:
+        return None
+    together = None
+    if goal.is_relative and len(answers) > 1:
+        shared = [each for each in analysis.timeouts if all(each in _timeouts(analysis, effects, x) for x in answers)]
+        candidates = [_of_all(analysis, effects, answers, timeout_s, goal) for timeout_s in shared]
+        together = answer(candidates, goal, analysis.reference, reference, **more)
+    return Decision(together, answers)
+
+
+def _timeouts(analysis: Analysis, effects: Effects, line: Line) -> list[float | None]:
+    return [each for each in analysis.timeouts if each == analysis.reference or each in effects.timeouts(line)]
+
+
+def _runs(analysis: Analysis, line: Line) -> list[Run]:
+    rows = (row for timeout_s in analysis.timeouts for row in analysis.runs("throughput", line, timeout_s))
+    return [
+        Run(row.get("settings_buffer_timeout_s"), row.get("repeat") or 0, float(row["payload_mb_per_s"]))
+        for row in rows
+        if row.get("payload_mb_per_s")
+    ]
+
+
+def _passes(analysis: Analysis, line: Line, timeout_s: float | None) -> int:
+    return len(analysis.runs("throughput", line, timeout_s))
+
+
+def _p99_us(analysis: Analysis, line: Line, timeout_s: float | None) -> list[float]:
+    return [known for row in analysis.runs("latency", line, timeout_s) if (known := row_latency(row, "p99"))]
+
+
+def _middle(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _of_line(analysis: Analysis, effects: Effects, line: Line, timeout_s: float | None) -> Candidate:
+    share = effects.share(timeout_s, [line])
+    assert share is not None
+    runs = analysis.runs("throughput", line, timeout_s)
+    return Candidate(
+        timeout_s,
+        share,
+        _passes(analysis, line, timeout_s),
+        mb_per_s=[float(row["payload_mb_per_s"]) for row in runs if row.get("payload_mb_per_s")],
+        p99_us=_p99_us(analysis, line, timeout_s),
+        bottleneck=most_named([bottleneck_name(row) for row in runs]),
+    )
+
+
+def _of_all(
+    analysis: Analysis, effects: Effects, answers: Mapping[Line, Answer], timeout_s: float | None, goal: Goal
+) -> Candidate:
+    lines = list(answers)
+    shares = {line: share for line in lines if (share := effects.share(timeout_s, [line], len(lines))) is not None}
+    below = [line for line, share in shares.items() if share.range is not None and share.range.high < goal.kept]
+    alone = below[0] if len(below) == 1 and len(lines) > 2 else None
+    rest = [line for line in lines if line != alone]
+    share = effects.share(timeout_s, rest)
+    assert share is not None
+    return Candidate(
+        timeout_s,
+        share,
+        min(_passes(analysis, line, timeout_s) for line in lines),
+        shares=tuple((line.label, each) for line, each in shares.items()),
+        other=None if alone is None else (alone.label, shares[alone], answers[alone].chosen.label),
+        p99_us=max((_p99_us(analysis, line, timeout_s) for line in lines), key=_middle),
+    )
+
+
+def _run_s(analysis: Analysis) -> float:
+    """About how long a run takes, its start included: by the times at which runs started."""
+    starts = []
+    for row in analysis.good:
+        with contextlib.suppress(ValueError):
+            starts.append(datetime.fromisoformat(str(row.get("started_at"))).timestamp())
+    starts.sort()
+    steps = [min(b - a, _LONGEST_RUN_S) for a, b in itertools.pairwise(starts)]
+    return sum(steps) / len(steps) if steps else 0.0
 
 
 def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
-    """(topic, figure, sentence); empty where fewer than two timeouts were measured."""
-    answers = stored_answers(analysis, Goal())
-    if not answers:
-        return []
-    reference = timeout_label(analysis.reference)
-    question = f"the shortest that keeps {DEFAULT_KEPT:.0%} of the throughput at {reference}"
-    doubts = {line.label: each.doubts[0] for line, each in answers.items() if each.doubts}
-    texts = [_text(line, each, alone=len(answers) == 1) for line, each in list(answers.items())[:_MOST_LINES]]
-    if len(answers) > _MOST_LINES:
-        texts.append(f"{len(answers) - _MOST_LINES} more lines: netstack-bench recommend")
-    lines = "".join(f"\n{each}" for each in texts)
-    if doubts:
-        label, doubt = next(iter(doubts.items()))
-        repeats = ENOUGH_REPEATS if analysis.repeats < ENOUGH_REPEATS else 2 * analysis.repeats
-        of = "" if len(doubts) == len(answers) else f", for {len(doubts)} of {len(answers)} lines"
-        where = "" if len(answers) == 1 or len(set(doubts.values())) == 1 else f"{label}: "
-        return [
-            (
-                "Buffer timeout",
-                "not decided",
-                f"by these data{of}: {where}{doubt}; repeat the command with --repeats {repeats} and --output with this"
-                f" folder: only what is missing is measured. Wanted is {question}. So far:{lines}",
-            )
-        ]
-    return [("Buffer timeout", _range(list(answers.values())), f"{question}:{lines}")]
-
-
-def _range(answers: list[Answer]) -> str:
-    timeouts = sorted({each.point.timeout_s for each in answers}, key=timeout_order)
-    first, last = timeout_label(timeouts[0]), timeout_label(timeouts[-1])
-    return first if len(timeouts) == 1 else f"{first} to {last}"
-
-
-def _text(line: Line, choice: Answer, *, alone: bool) -> str:
-    timeout = timeout_label(choice.point.timeout_s)
-    if alone:
-        return f"{timeout}, {choice.figures()}".replace(" us", " \u00b5s")
-    return f"{line.label}: {timeout} keeps {choice.point.kept_text}"
+    """(topic, figure, sentence) of each sweep; none where fewer than two timeouts were measured."""
+    findings = []
+    for sweep, decision in decide(analysis, Goal()).items():
+        main, lines = decision.main, list(decision.lines.items())
+        figure, _, rest = main.sentence().partition(" ")
+        if main.chosen.label.startswith(f"{figure} "):
+            unit, _, rest = rest.partition(" ")
+            figure = f"{figure} {unit}"
+        texts = []
+        if decision.together is not None:
+            texts = [f"{line.label}: {each.brief()}" for line, each in lines[:_MOST_LINES]]
+            if len(lines) > _MOST_LINES:
+                texts.append(f"{len(lines) - _MOST_LINES} more workloads: netstack-bench recommend")
+        topic = f"Buffer timeout{f', {sweep}' if sweep else ''}"
+        findings.append((topic, figure, "".join((rest, *(f"\n{each}" for each in texts)))))
+    return findings

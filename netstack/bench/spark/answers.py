@@ -15,9 +15,10 @@ from typing import Any, Final
 from netstack.errors import ConfigError
 
 from ..compare import compare as compare_rows
-from ..recommend.answer import Goal
+from ..decision.answer import Answer
+from ..decision.goal import Goal
 from ..recommend.lines import memory_bytes, spec_of
-from ..report.answers import stored_answers
+from ..report.answers import EVERY_WORKLOAD, decide
 from ..report.points import Analysis
 from ..store import Row
 from .tables import RUNS, SCHEMAS, read_table, table_url
@@ -34,6 +35,8 @@ _LARGE: Final = ("timeline", "hosts", "pairs", "costs", "schema_version")
 
 def recommend(runs: Any, *, p99_s: float | None = None, mb_per_s: float | None = None) -> Any:
     """Recommends a buffer timeout for a goal, in a row for each workload among the runs.
+
+    Without a goal and with several workloads the first row, `every workload`, is for all of them together.
 
     Args:
         runs: rows of the table `runs`, of one or several sweeps; runs of one pass of a sweep are compared in pairs.
@@ -103,24 +106,31 @@ def register_views(
 
 
 def _recommended(rows: Sequence[Row], goal: Goal) -> Iterator[tuple[Any, ...]]:
-    """Rows of `_ANSWERS`."""
+    """Rows of `_ANSWERS`; the first is that of all workloads together, if there are several."""
     analysis = Analysis(rows)
-    for line, each in stored_answers(analysis, goal).items():
-        memory = memory_bytes(spec_of(analysis.runs("throughput", line, each.point.timeout_s)[0]))
-        kept = each.point.kept
-        yield (
-            line.words,
-            each.point.timeout_s,
-            each.is_reached,
-            each.is_decided,
-            None if kept is None else kept.low,
-            None if kept is None else kept.high,
-            each.point.mb_per_s,
-            each.point.promptness if each.point.p99_us else None,
-            each.point.bottleneck or None,
-            memory,
-            each.paragraph(memory),
-        )
+    for decision in decide(analysis, goal).values():
+        if decision.together is not None:
+            yield _answer_row(EVERY_WORKLOAD, decision.together, None)
+        for line, each in decision.lines.items():
+            spec = spec_of(analysis.runs("throughput", line, each.chosen.timeout_s)[0])
+            yield _answer_row(line.words, each, memory_bytes(spec))
+
+
+def _answer_row(words: str, answer: Answer, memory: int | None) -> tuple[Any, ...]:
+    chosen, known = answer.chosen, answer.chosen.share.range
+    return (
+        words,
+        chosen.timeout_s,
+        answer.is_reached,
+        answer.is_decided,
+        None if known is None else known.low,
+        None if known is None else known.high,
+        chosen.rate_middle or None,
+        chosen.p99_middle if chosen.p99_us else None,
+        chosen.bottleneck or None,
+        memory,
+        answer.sentence(),
+    )
 
 
 def _compared(a: Sequence[Row], b: Sequence[Row]) -> list[tuple[Any, ...]]:

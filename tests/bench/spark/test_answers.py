@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from connect_server import ConnectServer, needs_connect
 
+from netstack.bench.decision.goal import Goal
 from netstack.bench.grid import Grid
-from netstack.bench.recommend.answer import Goal
-from netstack.bench.report.answers import stored_answers
+from netstack.bench.report.answers import decide
 from netstack.bench.report.points import Analysis
 from netstack.bench.spark import compare, recommend, register_views, regressions
 from netstack.bench.spark.tables import RUNS, SCHEMAS, run_frame
@@ -32,14 +32,14 @@ def table(spark: Any, rows: list[Row], sweep_id: str) -> Any:
 def test_tables_are_asked_as_folders_are(spark: Any, fake_rows: Rows) -> None:
     grid = Grid(record_sizes=(8,), channels=(1,), repeats=3, seconds=1.0)
     rows = fake_rows(grid, noise=0.01)
-    (told,) = stored_answers(Analysis(rows), Goal(p99_us=20_000.0)).values()
+    told = decide(Analysis(rows), Goal(p99_us=20_000.0))[""].main
     before = table(spark, rows, "one")
     (found,) = recommend(before, p99_s=0.02).collect()
-    assert found.buffer_timeout_s == told.point.timeout_s
+    assert found.buffer_timeout_s == told.chosen.timeout_s
     assert (found.is_reached, found.is_decided) == (told.is_reached, told.is_decided)
-    assert told.point.kept is not None
-    assert found.kept_low == pytest.approx(told.point.kept.low)
-    assert found.paragraph.startswith(told.paragraph()[:20])
+    assert told.chosen.share.range is not None
+    assert found.kept_low == pytest.approx(told.chosen.share.range.low)
+    assert found.paragraph == told.sentence()
 
     # A sweep of another hour, on a machine half as fast: pairs of a pass are still pairs, so the answer gets sharper.
     later = [{**row, "started_at": "2026-12-01T00:00:00Z"} for row in fake_rows(grid, noise=0.01, faster=0.5)]
