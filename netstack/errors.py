@@ -132,7 +132,20 @@ class PoolDestroyed(NetstackError):
 
 
 class ConsumerLost(NetstackError):
-    """Consumers have left before the end of a partition: its writer would wait for ever. The text names one."""
+    """Consumers have left before the end of a partition: not every record was, or would be, processed.
+
+    The text names one of them, how it left and how much was sent to it.
+
+    Attributes:
+        lost: the subpartitions whose consumers have left.
+        acknowledged: the subpartitions whose consumers acknowledged the end: they processed every record, or needed no
+            more.
+    """
+
+    def __init__(self, text: str, *, lost: tuple[int, ...] = (), acknowledged: tuple[int, ...] = ()) -> None:
+        super().__init__(text)
+        self.lost = lost
+        self.acknowledged = acknowledged
 
 
 class RemoteProtocolError(NetstackError):

@@ -68,7 +68,7 @@ class NetworkEnvironment:
         except asyncio.CancelledError:
             with contextlib.suppress(LocalProtocolError):  # the network was closed
                 for gate in opened:  # it had opened just before the cancellation
-                    portal.post(gate.close)
+                    portal.post(gate.abandon)
             raise
         return blocking.InputGate(portal, opened[0])
 

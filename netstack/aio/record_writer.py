@@ -79,13 +79,18 @@ class RecordWriter(VisitingWriter[T]):
     async def finish(self, *, drain: bool = True) -> None:
         """Writes everything taken, then EndOfData and EndOfPartition. Idempotent.
 
+        Raises ConsumerLost if a consumer was lost before; the others got the end.
+
         Cancellation: the end was not sent.
         """
         if not self._is_finished:
             await self._run(self._finish(drain))
 
     async def wait_consumed(self) -> None:
-        """Waits until every consumer has processed every record, or is lost. Cancellation: no effect."""
+        """Waits until every consumer has processed every record, or has closed its gate. Call `finish` first.
+
+        Raises as `blocking.RecordWriter.wait_consumed`. Cancellation: no effect.
+        """
         await self._run(self._wait_consumed())
 
     async def __aenter__(self) -> Self:

@@ -83,8 +83,15 @@ class InputGate(ClosingContext):
         return _visiting(self.portal, lambda: self.portal.inside.park_reader(self.inner, most_sockets=most_sockets))
 
     def close(self) -> None:
-        """Closes all channels and notifies the producers; a waiting reader raises an error. Idempotent."""
+        """Closes all channels; a waiting reader raises an error. Idempotent.
+
+        The producers of channels that have not ended learn that no more records are needed.
+        """
         self.portal.end(self.inner.close, what="closing a gate")
+
+    def abandon(self) -> None:
+        """Closes like `close`, but these producers count this consumer as lost (`ConsumerLost`)."""
+        self.portal.end(self.inner.abandon, what="closing a gate")
 
     def describe_unread(self, held: str = "") -> str:
         """Describes what is unread, for a warning: `held` by its reader, or on its way; empty after `close`."""

@@ -95,12 +95,19 @@ class VisitingReader(ClosingContext):
         return f"<{type(self).__name__} of {self._gate.channel_count} channels, {mode}>"
 
     def close(self) -> None:
-        """Closes the gate; a waiting call raises LocalProtocolError. Idempotent, also after the network is closed."""
-        self._portal.end(self._close_inside, what="closing a reader")
+        """Closes the gate; a waiting call raises LocalProtocolError. Idempotent, also after the network is closed.
+
+        Its producers learn that no more records are needed.
+        """
+        self._portal.end(lambda: self._inside().close(), what="closing a reader")
+
+    def abandon(self) -> None:
+        """Closes like `close`, but producers whose records were not all read count this consumer as lost."""
+        self._portal.end(lambda: self._inside().abandon(), what="closing a reader")
 
     @abc.abstractmethod
-    def _close_inside(self) -> None:
-        """Closes the reader in trio's thread."""
+    def _inside(self) -> ClosingContext:
+        """The reader in trio's thread."""
 
     @abc.abstractmethod
     def _held(self) -> str:
@@ -173,8 +180,8 @@ class RecordVisitor(VisitingReader, Generic[T]):
         """The channel of the last elements."""
         return self._reader.channel_index
 
-    def _close_inside(self) -> None:
-        self._reader.close()
+    def _inside(self) -> ClosingContext:
+        return self._reader
 
     def _held(self) -> str:
         fetched = [records for records in self._fetched if records]
@@ -214,8 +221,8 @@ class ArrayVisitor(VisitingReader):
     async def _next(self) -> npt.NDArray[Any] | None:
         return await anext(self._reader, None)
 
-    def _close_inside(self) -> None:
-        self._reader.close()
+    def _inside(self) -> ClosingContext:
+        return self._reader
 
     def _held(self) -> str:
         if any(array is not None for array in self._fetched):

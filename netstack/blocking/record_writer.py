@@ -121,17 +121,20 @@ class RecordWriter(VisitingWriter[T]):
 
         Raises:
             TimeoutError: not everything was written within `timeout_s`; the end was not sent.
+            ConsumerLost: a consumer was lost before; the others got the end.
             LocalProtocolError, ...: as `emit`.
         """
         if not self._is_finished:
             self._run(self._finish(drain), "finishing", timeout_s)
 
     def wait_consumed(self, *, timeout_s: float | None = None) -> None:
-        """Waits until every consumer has processed every record, or is lost. Call `finish` first.
+        """Waits until every consumer has processed every record, or has closed its gate. Call `finish` first.
 
         Raises:
             TimeoutError: not within `timeout_s`; the call can be repeated.
-            LocalProtocolError, ...: the TaskManager was closed meanwhile; and as `emit`.
+            ConsumerLost: a consumer was lost before it had processed every record.
+            LocalProtocolError: the partition is not finished, or the TaskManager was closed meanwhile.
+            PoolDestroyed, ...: as `emit`.
         """
         self._run(self._wait_consumed(), "waiting for the consumers of", timeout_s)
 

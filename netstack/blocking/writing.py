@@ -197,9 +197,14 @@ class VisitingWriter(Generic[T]):
 
     async def _finish(self, drain: bool) -> None:
         await self._ready()
-        await self._inner.finish(drain=drain)
-        self._is_finished = True
-        self._failure = LocalProtocolError(self._name("nothing can be written any more to") + ", which is finished")
+        try:
+            await self._inner.finish(drain=drain)
+        finally:
+            if self._inner.engine.is_finished:
+                self._is_finished = True
+                self._failure = LocalProtocolError(
+                    self._name("nothing can be written any more to") + ", which is finished"
+                )
 
     async def _wait_consumed(self) -> None:
         if not self._is_finished:

@@ -177,7 +177,7 @@ class BufferSource(Protocol):
         """Makes a queued barrier with a timeout overtake everything in front of it."""
 
     def acknowledge_end_of_data(self) -> None:
-        """Records that the consumer has processed every record."""
+        """Records that the consumer has processed every record; before EndOfData: that it needs no more of them."""
 
     def release(self) -> None:
         """Ends reading. Idempotent."""

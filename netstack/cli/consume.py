@@ -221,8 +221,9 @@ class Consumption:
         )
         try:
             self.outcome = FINISHED if await self._read(gate.engine) else CLOSED_EARLY
-        finally:
             gate.close()
+        finally:
+            gate.abandon()
 
     async def _read(self, gate: Engine) -> bool:
         """Returns whether every channel has ended."""

@@ -18,7 +18,8 @@ class UnreadRecordsWarning(UserWarning):
 class ClosingContext(abc.ABC):
     """Base of context managers that close themselves on exit.
 
-    Call `close()` inside the block to stop reading early without a warning. An error or a cancellation never warns.
+    Call `close()` inside the block to stop reading early: without a warning, and the producers do not count this
+    consumer as lost. An error or a cancellation never warns.
     """
 
     def __enter__(self) -> Self:
@@ -28,13 +29,13 @@ class ClosingContext(abc.ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it.
+        """Closes it; a producer whose end was not read counts this consumer as lost.
 
         Warns:
             UnreadRecordsWarning: the block ended without an error, and records may be unread.
         """
         left = self._describe_unread() if kind is None else ""
-        self.close()
+        self.abandon()
         if left:
             warnings.warn(
                 f"left {left}; read until the iteration ends, or call close() to stop early",
@@ -44,7 +45,11 @@ class ClosingContext(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Returns all buffers. Idempotent."""
+        """Closes it on purpose: the producers learn that no more records are needed. Idempotent."""
+
+    @abc.abstractmethod
+    def abandon(self) -> None:
+        """Closes it after a failure: a producer whose end was not read counts this consumer as lost. Idempotent."""
 
     @abc.abstractmethod
     def _describe_unread(self) -> str:

@@ -159,6 +159,7 @@ class SingleInputGate(ClosingContext):
         self._channels: list[InputChannel] = []
         self._line: deque[InputChannel] = deque()
         self._first_in_line = 0  # channels with a priority event, at the front of the line
+        self._acknowledged: set[int] = set()
         self._finished_channels = 0
         self._drain = True
         self._end_of_data: set[int] = set()
@@ -309,6 +310,7 @@ class SingleInputGate(ClosingContext):
 
     def acknowledge_end_of_data(self, channel_index: int) -> None:
         """Sends that every record of a channel was processed (after its EndOfData)."""
+        self._acknowledged.add(channel_index)
         self._channels[channel_index].acknowledge_end_of_data()
 
     def resume(self, channel_index: int) -> None:
@@ -356,7 +358,18 @@ class SingleInputGate(ClosingContext):
         self._channels[channel_index].prioritize(sequence)
 
     def close(self) -> None:
-        """Releases every channel, returns every buffer, wakes the readers. Idempotent."""
+        """Ends reading on purpose: the producers learn that no more records are needed. Idempotent."""
+        if not self._closed:
+            for index, channel in enumerate(self._channels):
+                if not channel.is_finished and index not in self._acknowledged:
+                    channel.acknowledge_end_of_data()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Releases every channel, returns every buffer, wakes the readers. Idempotent.
+
+        A producer whose end was not acknowledged counts this consumer as lost.
+        """
         if self._closed:
             return
         self._closed = True

@@ -176,9 +176,14 @@ class UnionInputGate(ClosingContext):
         gate.prioritize(local, sequence)
 
     def close(self) -> None:
-        """Closes every gate. Idempotent."""
+        """Closes every gate on purpose. Idempotent."""
         for gate in self._gates:
             gate.close()
+
+    def abandon(self) -> None:
+        """Abandons every gate. Idempotent."""
+        for gate in self._gates:
+            gate.abandon()
 
     def _describe_unread(self) -> str:
         return "; ".join(filter(None, (gate._describe_unread() for gate in self._gates)))

@@ -6,7 +6,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -38,6 +38,9 @@ _SMALL_SHARE: Final = 8
 """Batches with fewer records per channel are written record by record: an array operation costs as much as that many
 records."""
 
+PORTIONS: Final = 8
+"""A batch for a partition in files is written in parts of 1/8 of the pool, so that regions can be cut in between."""
+
 
 @final
 class BatchPlanner:
@@ -55,6 +58,15 @@ class BatchPlanner:
         self._fixed_slot = writer.fixed_slot
         self._max_record_bytes = writer.partition.max_record_bytes
         self._lend_bytes = writer.lend_bytes
+
+    def portions(self, batch: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
+        """Splits a batch so that regions can be cut between the parts, if the partition is in files."""
+        if self._partition.store is None:
+            return (batch,)
+        pool = self._partition.pool
+        record_bytes = max(1, batch.nbytes // max(1, len(batch)))
+        step = max(1, pool.size * pool.segment_size_bytes // PORTIONS // record_bytes)
+        return (batch[start : start + step] for start in range(0, len(batch), step))
 
     def plan_batch(self, array: npt.NDArray[Any], lent: list[LentBuffer]) -> Iterator[tuple[int, int, Emission]]:
         """Yields (slot, records, emission) in the order of writing; the result equals emitting the records one by one.

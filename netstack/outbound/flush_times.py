@@ -14,10 +14,13 @@ so its period is longer by the wake-up delay.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Final, final
 
+from ..errors import ConfigError
+
 if TYPE_CHECKING:
-    from .partition import PartitionHost
+    from .host import PartitionHost
 
 TICKS: Final = 16
 """Deadlines of a writer per timeout: a flush may come early by this fraction of the timeout."""
@@ -112,3 +115,10 @@ class LeadingEdge:
 
 FlushTimes = Periodic | LeadingEdge
 """The flush policy of one writer."""
+
+
+def check_buffer_timeout(buffer_timeout_s: object) -> None:
+    """Checks a buffer timeout. Raises ConfigError if it is negative or no number."""
+    if buffer_timeout_s is None or (isinstance(buffer_timeout_s, Real) and float(buffer_timeout_s) >= 0):
+        return
+    raise ConfigError(f"buffer_timeout_s={buffer_timeout_s!r}; give 0, seconds above 0, or None")

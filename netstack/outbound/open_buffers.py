@@ -300,6 +300,13 @@ class OpenBuffers:
             if self._store is not None:
                 self._store.on_boundary()
 
+    def disarm(self) -> None:
+        """Makes the next record of every slot take the slow path (`PartitionWriter.try_emit_slowly`)."""
+        for builder in self.builders:
+            if builder is not _NONE:
+                builder.settle()
+                builder.limit = _NOTHING
+
     def switch(self, slot: int) -> None:
         """Finishes the subpartitions' builders before a broadcast, or the broadcast builder before other records."""
         broadcasting = slot == self._broadcast_slot

@@ -9,7 +9,7 @@ closed -> released. `fail` and `release` end it early. Each step is idempotent a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Final, final
 
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
@@ -17,11 +17,12 @@ from ..buffer.elements import BarrierBuffer, EventBuffer
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.stored import Packaging
 from ..config import NetworkConfig
-from ..errors import ChannelFailed, ConsumerLost, ErrorCode, LocalProtocolError, NetstackError, PartitionNotFound
+from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, PoolDestroyed
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
-from ..units import counted
 from ..waits import WaitMeter
+from .consumers import Consumers
+from .host import PartitionHost, StoredPartition
 from .statistics import ResultPartitionStatistics
 from .subpartition import ResultSubpartition
 
@@ -29,65 +30,6 @@ if TYPE_CHECKING:
     from .staging import Staging
 
 _DEFAULT: Final = NetworkConfig()
-
-
-class StoredPartition(Protocol):
-    """The storage of a partition that outlives its writer (`shuffle.store`), as this module uses it."""
-
-    is_sealed: bool
-    """Whether everything is stored."""
-    on_cut: Callable[[], None] | None
-    """Called between two records: the writer finishes every open buffer."""
-
-    @property
-    def error(self) -> NetstackError | None:
-        """Why storing failed."""
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes on disk."""
-
-    @property
-    def data_bytes(self) -> int:
-        """Framed bytes of records that were stored; a broadcast counts once."""
-
-    @property
-    def compressed_bytes(self) -> int:
-        """Of these, bytes in compressed buffers."""
-
-    def on_boundary(self) -> None:
-        """Called after a whole record that finished a buffer."""
-
-    def seal(self, *, drain: bool) -> None:
-        """Completes the stored partition."""
-
-    def fail(self, cause: str) -> None:
-        """Fails the stored partition."""
-
-    def release(self) -> None:
-        """Deletes the stored partition."""
-
-    def create_view(self, first: int, count: int, notify: Notify, packaging: Packaging) -> BufferSource:
-        """Creates the read end of `count` subpartitions. Raises ChannelFailed if it cannot be read now."""
-
-
-class PartitionHost(Protocol):
-    """The services of the TaskManager that a partition and its writer use."""
-
-    def now(self) -> float:
-        """Monotonic seconds, for deadlines (virtual in tests)."""
-
-    def ticks(self) -> float:
-        """Seconds of the processor's clock, cheap enough to read for every record."""
-
-    def flush_connections(self) -> None:
-        """Makes every connection send what it can without waiting."""
-
-    def settle(self) -> None:
-        """Makes every connection copy the bytes it is sending, so that lent memory may change."""
-
-    def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
-        """Calls back once, at `deadline_s` of the clock `now`."""
 
 
 @final
@@ -190,8 +132,7 @@ class ResultPartition:
         # One bound method of each, shared by all subpartitions.
         callbacks = self._on_consumed, self._on_acknowledged, self._on_barrier
         self.subpartitions = tuple(ResultSubpartition(index, *callbacks) for index in range(subpartitions))
-        self._consumed: set[int] = set()
-        self._acknowledged: set[int] = set()
+        self.consumers = Consumers(partition_id, self.subpartitions)
         self._end_of_data_sent = False
         self._drain = True
         self.is_finished = False
@@ -205,31 +146,55 @@ class ResultPartition:
         """Whether every consumer has processed every record or is closed; of a kept partition: whether it is sealed."""
         if self.store is not None:
             return self.store.is_sealed
-        return len(self._acknowledged | self._consumed) == len(self.subpartitions)
+        return self.consumers.all_ended
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether all consumers have left before the end: nobody will read what is written."""
+        return self.store is None and not self.is_finished and self.consumers.all_left
 
     def check_consumers(self) -> None:
         """Raises ConsumerLost if a wait for a buffer would never end, because consumers have left before the end.
 
-        What one has not read has reached the quota, or what they have not read leaves at most one buffer to each other
-        consumer: these may be open, so that no buffer becomes free.
+        All have left, or what one has not read has reached the quota, or what they have not read leaves at most one
+        buffer to each other consumer: these may be open, so that no buffer becomes free.
         """
-        lost = sorted(self._consumed)
-        if not lost:
+        left = self.consumers.left
+        if not left:
             return
-        pool, others = self.pool, len(self.subpartitions) - len(lost)
-        unread = [self.subpartitions[index].queued_buffers() for index in lost]
-        if not others or sum(unread) + others >= pool.size or (pool.quota is not None and max(unread) >= pool.quota):
-            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            raise ConsumerLost(
-                f"partition {self.partition_id!r} has no free buffer, and the consumer of subpartition {lost[0]}{more}"
-                f" has left before the end, with {counted(sum(unread), 'buffer')} unread; fail or release the"
-                " partition, and create it again"
+        pool, others = self.pool, len(self.subpartitions) - len(left)
+        unread = [self.subpartitions[index].queued_buffers() for index in left]
+        if not others:
+            raise self.consumers.error("nobody reads", left)
+        if sum(unread) + others >= pool.size or (pool.quota is not None and max(unread) >= pool.quota):
+            raise self.consumers.error("no buffer becomes free for", left)
+
+    def check_lost(self) -> None:
+        """Raises ConsumerLost if a consumer left before it had processed every record, and not on purpose."""
+        if lost := self.consumers.lost:
+            raise self.consumers.error("not every record is processed of", lost)
+
+    def check_processed(self) -> None:
+        """Checks, when there is nothing more to wait for, that each record was processed or not needed.
+
+        Raises:
+            ConsumerLost: as `check_lost`.
+            PoolDestroyed: the partition was released, or failed, before.
+            DiskFull, ShuffleStorageError: storing failed.
+        """
+        self.check_kept()
+        self.check_lost()
+        if not self.all_acknowledged:
+            raise PoolDestroyed(
+                f"partition {self.partition_id!r} was released before"
+                + (" its consumers had processed every record" if self.store is None else " it was sealed")
+                + ("" if self.failure is None else f", because it failed: {self.failure}")
             )
 
     @property
     def is_processed(self) -> bool:
         """Whether every consumer has processed every record; of a kept partition: whether it is sealed."""
-        return self.store.is_sealed if self.store is not None else len(self._acknowledged) == len(self.subpartitions)
+        return self.store.is_sealed if self.store is not None else self.consumers.all_acknowledged
 
     @property
     def is_readable(self) -> bool:
@@ -367,7 +332,7 @@ class ResultPartition:
     def close(self) -> None:
         """Ends the task's use of the partition, which lives until it is consumed. Idempotent."""
         self.is_closed = True
-        if len(self._consumed) == len(self.subpartitions):
+        if self.consumers.all_left:
             self.release()
 
     def release(self) -> None:
@@ -438,10 +403,12 @@ class ResultPartition:
             raise self.store.error
 
     def _on_consumed(self, subpartition: int) -> None:
-        self._consumed.add(subpartition)
+        if self.is_released:  # the consumer leaves because of that
+            return
+        self.consumers.leave(subpartition)
         if self.on_acknowledged is not None:
             self.on_acknowledged()
-        if self.is_closed and len(self._consumed) == len(self.subpartitions):
+        if self.is_closed and self.consumers.all_left:
             self.release()
 
     def _on_barrier(self, subpartition: int, checkpoint_id: int, overtaken: bytes) -> None:
@@ -449,6 +416,6 @@ class ResultPartition:
             self.on_barrier(subpartition, checkpoint_id, overtaken)
 
     def _on_acknowledged(self, subpartition: int) -> None:
-        self._acknowledged.add(subpartition)
+        self.consumers.acknowledged.add(subpartition)
         if self.on_acknowledged is not None:
             self.on_acknowledged()

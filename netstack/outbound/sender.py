@@ -144,10 +144,7 @@ class ChannelSender:
             case Acknowledge(number):
                 channel = self._find(number)
                 if channel is not None and channel.view is not None:
-                    try:
-                        channel.view.acknowledge_end_of_data()
-                    except LocalProtocolError as error:
-                        self._fail(channel, ErrorCode.UNEXPECTED_FRAME, str(error))
+                    channel.view.acknowledge_end_of_data()
             case NewBufferSize(number, size_bytes):
                 channel = self._find(number)
                 if channel is None:

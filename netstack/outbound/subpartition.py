@@ -70,6 +70,7 @@ class ResultSubpartition:
         "index",
         "is_blocked",
         "is_discarded",
+        "is_dismissed",
         "is_finished",
         "is_in_rounds",
         "staging",
@@ -89,6 +90,8 @@ class ResultSubpartition:
         self.is_finished = False
         self.is_discarded = False
         """Whether its queue was dropped."""
+        self.is_dismissed = False
+        """Whether its consumer has said before the end that it needs no more records."""
         self.staging: Staging | None = None
         """Staged records of the writer that belong into the last buffer; distributed before it is read."""
         self.is_in_rounds = False
@@ -349,6 +352,11 @@ class ResultSubpartition:
         """Number of elements in the queue."""
         return len(self._queue)
 
+    @property
+    def sent_buffers(self) -> int:
+        """Number of buffers and events that its reader took."""
+        return self._sequence
+
     def readable(self) -> tuple[int, int]:
         """The number of elements that `poll` would return now, and their bytes; O(queue)."""
         if self.staging is not None:
@@ -411,16 +419,14 @@ class ResultSubpartition:
         self._on_consumed(self.index)
 
     def acknowledge_end_of_data(self) -> None:
-        """Records that the consumer has processed every record.
+        """Records that the consumer has processed every record, or before EndOfData was taken: that it needs no more.
 
-        Raises:
-            LocalProtocolError: EndOfData was not taken yet.
+        A consumer that leaves without either is lost (`ResultPartition.check_processed`).
         """
-        if not self._end_of_data_taken:
-            raise LocalProtocolError(
-                f"subpartition {self.index}: its consumer acknowledges the end of data before it was sent"
-            )
-        self._on_acknowledged(self.index)
+        if self._end_of_data_taken:
+            self._on_acknowledged(self.index)
+        else:
+            self.is_dismissed = True
 
     def statistics(self) -> SubpartitionStatistics:
         """A snapshot; O(queue)."""

@@ -85,6 +85,8 @@ class PartitionWriter:
         self.overdraws = False
         """Whether the first buffer of a record may be overdraft: the task checks for room only before a group of
         records."""
+        self.is_deserted = False
+        """Whether it refuses every record, because all consumers have left."""
         self._staging: Staging | None = None
         if (
             selector.is_round_robin
@@ -124,7 +126,7 @@ class PartitionWriter:
 
     def can_stage(self) -> bool:
         """Whether no record is incomplete, so that a record could be written at once."""
-        return self._torn is None and not self.refused and not self.is_emitting
+        return self._torn is None and not (self.refused or self.is_emitting or self.is_deserted)
 
     def settle(self) -> None:
         """Distributes the staged records before another write."""
@@ -148,6 +150,8 @@ class PartitionWriter:
             return False
         self.partition.check_writable()
         check_record_bytes(size, self._max_record_bytes)
+        if self.is_deserted:
+            return False
         buffers = self.buffers
         if buffers.waits_early and not self._can_begin(0):
             buffers.flush_connections()
@@ -286,6 +290,11 @@ class PartitionWriter:
             else:
                 self._staging.close()
         self.buffers.abandon()
+
+    def desert(self) -> None:
+        """Refuses every further record, also those that fit into an open buffer: all consumers have left."""
+        self.is_deserted = True
+        self.buffers.disarm()
 
     # What was begun and is to be completed.
 

@@ -150,7 +150,7 @@ class GateOpener:
                 GateDebloating(gate, config, config.debloat_target_s, call_at=self._call_at)
             await trio.lowlevel.checkpoint()
         except BaseException:
-            gate.close()
+            gate.abandon()
             raise
         finally:
             if exclusive:

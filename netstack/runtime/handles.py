@@ -99,8 +99,15 @@ class InputGate(ClosingContext):
         return self.engine.statistics()
 
     def close(self) -> None:
-        """Closes all channels and returns all buffers; a waiting reader raises an error. Idempotent."""
+        """Closes all channels and returns all buffers; a waiting reader raises an error. Idempotent.
+
+        The producers of channels that have not ended learn that no more records are needed.
+        """
         self.engine.close()
+
+    def abandon(self) -> None:
+        """Closes like `close`, but these producers count this consumer as lost (`ConsumerLost`)."""
+        self.engine.abandon()
 
     def _describe_unread(self) -> str:
         return self.engine._describe_unread()

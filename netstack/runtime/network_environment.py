@@ -299,7 +299,7 @@ class NetworkEnvironment:
             return
         self._closed = True
         for gate in list(self._gates):
-            gate.close()
+            gate.abandon()
         for partition in self._registry.all():
             partition.release()
         if graceful:

@@ -62,8 +62,17 @@ class _Reader(ClosingContext):
     _waiter: GateWaiter
 
     def close(self) -> None:
-        """Closes the gate; idempotent."""
+        """Closes the gate; its producers learn that no more records are needed. Idempotent."""
+        self._clear()
         self._waiter.gate.close()
+
+    def abandon(self) -> None:
+        """Closes like `close`, but producers whose records were not all read count this consumer as lost."""
+        self._clear()
+        self._waiter.gate.abandon()
+
+    def _clear(self) -> None:
+        """Drops what was received in part."""
 
     def _describe_unread(self) -> str:
         gate = self._waiter.gate
@@ -216,11 +225,9 @@ class RecordReader(_Reader, Generic[T]):
                 gate.records += len(elements)
         return elements
 
-    def close(self) -> None:
-        """Closes the gate and deletes temporary files; idempotent."""
+    def _clear(self) -> None:
         for deserializer in self._deserializers:
             deserializer.clear()
-        super().close()
 
     def _unread(self) -> str:
         count = operator.length_hint(self._ready.elements)

@@ -6,8 +6,7 @@ Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from numbers import Real
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, final
 
@@ -16,11 +15,12 @@ import numpy.typing as npt
 import trio
 
 from ..buffer.lent import LentBuffer
-from ..errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
+from ..errors import LocalProtocolError, PoolDestroyed, RecordError
 from ..events import Event
 from ..outbound import partition as outbound
 from ..outbound.checked_selector import checked
 from ..outbound.emission import Emission, Payload
+from ..outbound.flush_times import check_buffer_timeout
 from ..outbound.selector import ChannelSelector, RebalanceSelector
 from ..outbound.slices import SliceWriter
 from ..outbound.writer import PartitionWriter
@@ -40,9 +40,6 @@ else:  # defaults are 3.13's; type checkers bring theirs
     from typing import TypeVar
 
     T = TypeVar("T")
-
-PORTIONS: Final = 8
-"""A batch for a partition in files is written in parts of 1/8 of the pool, so that regions can be cut in between."""
 
 LEND_GRACE_S: Final = 0.002
 """How long a batch waits for its own memory to be sent before the rest is copied."""
@@ -109,7 +106,7 @@ class RecordWriter(Generic[T]):
         self._parking: Parking = TaskParking() if parking is None else parking
         engine.pool.on_available = self._on_returned
         self._core.buffers.on_lent_returned = self._on_returned
-        engine.on_acknowledged = self._on_returned  # also noticed if `listen` finds a consumer that has left
+        engine.on_acknowledged = self._on_acknowledged  # also noticed if `listen` finds a consumer that has left
         engine.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
         self.emit = eager(self._try_emit, self.emit)  # type: ignore[assignment, method-assign]
@@ -150,9 +147,8 @@ class RecordWriter(Generic[T]):
 
         Raises:
             RecordError, LocalProtocolError: as `emit_nowait`.
-            ConsumerLost: it would wait for ever, because all consumers have left before the end, or because the unread
-                buffers of those that left fill the pool or have reached `max_buffers_per_channel`. The record was not
-                written. `statistics().subpartitions[i].is_consumed` says which consumers have left.
+            ConsumerLost: all consumers have left before the end, or it would wait for ever, because the unread buffers
+                of those that left fill the pool or have reached `max_buffers_per_channel`. The record was not written.
             PoolDestroyed: the partition was released or failed meanwhile.
 
         Cancellation: either nothing was written, or, if the first part of the record was already written, the next call
@@ -196,7 +192,7 @@ class RecordWriter(Generic[T]):
         lent: list[LentBuffer] = []
         counters = self._partition.counters
         try:
-            for part in self._portions(batch):
+            for part in core.batches.portions(batch):
                 if core.batches.is_scattered_batch(part):
                     await self._share_out(part)
                     continue
@@ -244,31 +240,42 @@ class RecordWriter(Generic[T]):
         For a partition in files it returns when all data is on disk and readable.
 
         Raises:
+            ConsumerLost: a consumer was lost before; the others got the end.
             DiskFull, ShuffleStorageError: the data could not be written to disk; the partition has failed.
             PoolDestroyed: the partition was released meanwhile.
 
         Cancellation: the end was not sent; a partition in files is sealed nevertheless.
         """
-        await self._make_whole()
+        await self._complete_torn()
         await self._parking.checkpoint()
+        partition = self._partition
         self._core.end(drain=drain)
-        self._partition.close()
-        if self._partition.store is not None:
+        partition.close()
+        if partition.store is not None:
             await self.wait_consumed()
-            self._partition.check_kept()
-            if not self._partition.store.is_sealed:
-                raise PoolDestroyed(f"partition {self._partition.partition_id!r} was released before it was sealed")
+        elif not self._outwaits_consumers:
+            partition.check_lost()
 
     async def wait_consumed(self) -> None:
-        """Waits until every consumer has processed every record, or is lost. Call `finish` first.
+        """Waits until every consumer has processed every record, or has closed its gate. Call `finish` first.
 
         For a partition in files it waits until the partition is sealed, not for consumers.
+
+        Raises:
+            ConsumerLost: a consumer was lost before it had processed every record.
+            LocalProtocolError: the partition is not finished: it would wait for ever.
+            PoolDestroyed: the partition was released, or failed, meanwhile.
+            DiskFull, ShuffleStorageError: as `finish`.
 
         Cancellation: no effect on the partition.
         """
         await self._parking.checkpoint()
-        while not (self._partition.all_acknowledged or self._partition.is_released):
+        partition = self._partition
+        if not (partition.is_finished or partition.is_released):
+            raise LocalProtocolError(f"partition {partition.partition_id!r} has no end yet; await `finish()` first")
+        while not (partition.all_acknowledged or partition.is_released):
             await self._parking.wait(0.0, self._look)
+        partition.check_processed()
 
     def close(self) -> None:
         """Closes the writer: written data stays queued, and open buffers are finished. Idempotent."""
@@ -290,15 +297,6 @@ class RecordWriter(Generic[T]):
             return
         self.close()
         partition.fail(f"its producer stopped: {kind.__name__}" + (f": {error}" if str(error) else ""))
-
-    def _portions(self, batch: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
-        """Splits a batch so that regions can be cut between the parts, if the partition is in files."""
-        if self._partition.store is None:
-            return (batch,)
-        pool = self._pool
-        record_bytes = max(1, batch.nbytes // max(1, len(batch)))
-        step = max(1, pool.size * pool.segment_size_bytes // PORTIONS // record_bytes)
-        return (batch[start : start + step] for start in range(0, len(batch), step))
 
     def overdraw(self) -> None:
         """Lets records begin with overdraft buffers: for a task that waits for room before each input."""
@@ -353,7 +351,12 @@ class RecordWriter(Generic[T]):
         self._core.buffers.after_write(slot)
 
     async def _make_whole(self) -> None:
-        """Completes a record that a cancelled call left torn."""
+        """Completes a record that a cancelled call left torn. Raises ConsumerLost if nobody reads any more."""
+        if self._core.is_deserted:
+            self._partition.check_consumers()
+        await self._complete_torn()
+
+    async def _complete_torn(self) -> None:
         if self._core.is_emitting:
             raise trio.BusyResourceError("another task is emitting to this RecordWriter; one task at a time")
         while not self._tries(self._core.complete_torn):
@@ -431,6 +434,12 @@ class RecordWriter(Generic[T]):
         self._is_returned = True
         self._parking.wake()
 
+    def _on_acknowledged(self) -> None:
+        """Handles that a consumer has acknowledged the end, or left."""
+        if self._partition.is_deserted and not self._outwaits_consumers:
+            self._core.desert()
+        self._on_returned()
+
     def _take_back(self, lent: list[LentBuffer]) -> None:
         """Returns the batch's memory to the caller; data that was not sent yet is copied."""
         on_the_way = False
@@ -438,10 +447,3 @@ class RecordWriter(Generic[T]):
             on_the_way = element.detach() or on_the_way
         if on_the_way:
             self._partition.host.settle()
-
-
-def check_buffer_timeout(buffer_timeout_s: object) -> None:
-    """Checks a buffer timeout. Raises ConfigError if it is negative or no number."""
-    if buffer_timeout_s is None or (isinstance(buffer_timeout_s, Real) and float(buffer_timeout_s) >= 0):
-        return
-    raise ConfigError(f"buffer_timeout_s={buffer_timeout_s!r}; give 0, seconds above 0, or None")

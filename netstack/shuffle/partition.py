@@ -15,7 +15,8 @@ from ..buffer.segment import Segment
 from ..config import NetworkConfig
 from ..errors import NetstackError
 from ..ids import PartitionId, ResultPartitionType, partition_id
-from ..outbound.partition import PartitionHost, ResultPartition
+from ..outbound.host import PartitionHost
+from ..outbound.partition import ResultPartition
 from .compression import DiskQuota, PageCompression, WriteCost
 from .files import SealedFiles, ShuffleFolder
 from .reading import Disk, ReadScheduler

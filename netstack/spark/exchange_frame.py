@@ -31,8 +31,8 @@ from ..config import NetworkConfig
 from ..control.build import own_build
 from ..errors import ConfigError
 from ..keygroups import check_parallelism, default_max_parallelism
+from ..outbound.flush_times import check_buffer_timeout
 from ..runtime.authentication import Secret
-from ..runtime.record_writer import check_buffer_timeout
 from ..units import counted
 from .boundary import end_stage
 from .columns import PlainColumns

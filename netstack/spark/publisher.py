@@ -274,19 +274,14 @@ class Publisher:
         writer = RecordWriter[Any](partition, format="arrow", buffer_timeout_s=None)
         batches = _batches(self._path(request.epoch))
 
-        async def write() -> None:
+        try:
             while (entry := await trio.to_thread.run_sync(next, batches, None)) is not None:
                 subpartition, batch = entry
                 for piece in slices(batch, PIECE_BYTES) if subpartition == request.subpartition else ():
                     await writer.emit_batch(piece)
             await writer.finish()
-
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(write)
-                await writer.wait_consumed()
-                nursery.cancel_scope.cancel()
-        except* (NetstackError, OSError):  # the reader left, or the epoch was deleted
+            await writer.wait_consumed()
+        except (NetstackError, OSError):  # the reader left, or the epoch was deleted
             LOGGER.debug("epoch was not read to its end: stream=%r", self._name, exc_info=True)
         finally:
             batches.close()

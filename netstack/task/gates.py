@@ -106,7 +106,7 @@ class TaskGates:
         """Closes all open gates. Idempotent."""
         for gate in self._open:
             if gate is not None:
-                gate.close()
+                gate.abandon()
 
     def _known(self, number: int) -> GateDescriptor:
         return self._descriptors[number].gate(self._read, self._updates[number])

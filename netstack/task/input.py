@@ -247,7 +247,7 @@ class TaskInput:
         for deserializer in self._deserializers:
             if deserializer is not None:
                 deserializer.clear()
-        self._gate.close()
+        self._gate.abandon()
 
     def statistics(self) -> BarrierStatistics:
         """The statistics of barrier alignment."""

@@ -176,7 +176,7 @@ class InvokableTask:
     async def close(self, failure: str = "") -> None:
         """Closes the gates, and fails unfinished partitions; finished ones live until they are consumed."""
         for gate in self._open:
-            gate.close()
+            gate.abandon()
         for partition in self.open_partitions:
             if partition.is_finished:
                 partition.close()

@@ -169,7 +169,7 @@ def test_close_releases_every_channel_once_and_wakes_whoever_waits() -> None:
     stage.told.clear()
     stage.gate.close()
     stage.gate.close()
-    assert [channel.log for channel in stage.channels] == [["release"], ["release"]]
+    assert [channel.log for channel in stage.channels] == [["acknowledge", "release"]] * 2
     assert (stage.told, stage.closed) == (["available"], 1)
     assert stage.gate.is_closed
     assert stage.gate.is_available

@@ -151,6 +151,14 @@ def test_acknowledge_and_release_reach_the_producer(local: LocalStage) -> None:
     assert local.log == ["acknowledged", "consumed"]
 
 
+def test_a_gate_that_is_closed_early_on_purpose_says_so_and_an_abandoned_one_does_not() -> None:
+    for end in ("close", "abandon"):
+        local = LocalStage()
+        local.connect()
+        getattr(local.gate, end)()
+        assert (local.log, local.subpartition.is_dismissed) == (["consumed"], end == "close")
+
+
 def test_a_view_that_comes_too_late_is_let_go(local: LocalStage) -> None:
     local.gate.close()
     local.connect()

@@ -503,13 +503,13 @@ def test_acknowledgements_reach_the_partition(stage: Stage) -> None:
     assert stage.provider.log == ["b acknowledged"]
 
 
-def test_an_acknowledgement_of_what_was_not_sent_fails_that_channel_alone(stage: Stage) -> None:
+def test_an_acknowledgement_before_the_end_says_that_no_more_is_needed(stage: Stage) -> None:
     stage.add_event("b", EndOfData())
     stage.sender.on_frame(Acknowledge(1))
-    (error,) = stage.sent
-    assert isinstance(error, ChannelError)
-    assert (error.channel, error.code) == (1, ErrorCode.UNEXPECTED_FRAME)
+    assert stage.provider.log == []
+    stage.sender.on_frame(CancelChannel(1))
     assert stage.provider.log == ["b consumed"]
+    assert stage.sent == []
 
 
 # What only a producer says.

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.deadlines import Deadlines
-from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
+from netstack.errors import ConfigError, ConsumerLost, LocalProtocolError, PoolDestroyed, RecordError
 from netstack.events import DataType, EndOfData, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
@@ -216,13 +216,17 @@ async def test_finish_says_whether_the_job_drains_and_comes_once(autojump_clock:
 async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_partition_goes(
     autojump_clock: MockClock,
 ) -> None:
-    for end in ("acknowledge", "leave", "release"):
+    for end, raised in (("acknowledge", ""), ("close", ""), ("lose", "ConsumerLost"), ("release", "PoolDestroyed")):
         stage = Stage()
         await stage.writer.finish()
         done = trio.Event()
+        told: list[str] = []
 
-        async def wait(stage: Stage = stage, done: trio.Event = done) -> None:
-            await stage.writer.wait_consumed()
+        async def wait(stage: Stage = stage, done: trio.Event = done, told: list[str] = told) -> None:
+            try:
+                await stage.writer.wait_consumed()
+            except (ConsumerLost, PoolDestroyed) as error:
+                told.append(type(error).__name__)
             done.set()
 
         async with trio.open_nursery() as nursery:
@@ -232,10 +236,14 @@ async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_par
             if end == "acknowledge":
                 stage.read()
                 stage.views[0].acknowledge_end_of_data()
-            elif end == "leave":
+            elif end == "close":
+                stage.views[0].acknowledge_end_of_data()
+                stage.views[0].release()
+            elif end == "lose":
                 stage.views[0].release()
             else:
                 stage.partition.release()
+        assert told == [raised] * bool(raised)
 
 
 async def test_calls_that_may_wait_are_checkpoints(autojump_clock: MockClock) -> None:
@@ -250,7 +258,8 @@ async def test_calls_that_may_wait_are_checkpoints(autojump_clock: MockClock) ->
         await stage.writer.emit(b"a record that has a buffer costs no turn of the scheduler")
     with trio.testing.assert_checkpoints():
         await stage.writer.finish()
-    stage.partition.release()
+    stage.read()
+    stage.views[0].acknowledge_end_of_data()
     with trio.testing.assert_checkpoints():
         await stage.writer.wait_consumed()
 
