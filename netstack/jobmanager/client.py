@@ -144,7 +144,7 @@ class JobClient:
 
         Raises the same errors as `job`.
         """
-        return await self._questions.ask("definition", {"job_id": job_id})
+        return await self._questions.ask("definition", {"job_id": job_id, "owner": self._owner})
 
     async def resubmit(
         self, definition: Document, *, from_savepoint: str | None = None, allow_non_restored_state: bool = False
@@ -163,7 +163,12 @@ class JobClient:
 
         Cancellation: a late answer is ignored; this holds for all calls below that do not state otherwise.
         """
-        return self._questions.field(await self._questions.ask("jobs", {}), "jobs", list)
+        found: list[Document] = []
+        page: Document = {"after": None}
+        while "after" in page:
+            page = await self._questions.ask("jobs", {"after": page["after"]})
+            found += self._questions.field(page, "jobs", list)
+        return found
 
     async def job(self, job_id: str) -> Document:
         """Returns all details of one job.
@@ -276,7 +281,7 @@ class JobClient:
 
         Cancellation: the dataset may or may not be released.
         """
-        answer = await self._questions.ask("release_dataset", {"dataset_id": dataset_id})
+        answer = await self._questions.ask("release_dataset", {"dataset_id": dataset_id, "owner": self._owner})
         return self._questions.field(answer, "bytes", int)
 
     async def _send_code(self, sha256: str, data: bytes) -> None:

@@ -53,6 +53,7 @@ class DatasetRecord:
 
     Attributes:
         created_at: seconds since 1970.
+        owner: owner of the job that wrote it (`StoredJob`).
     """
 
     dataset_id: str
@@ -61,6 +62,7 @@ class DatasetRecord:
     created_at: float
     format: str
     partitions: tuple[KeptPartition, ...]
+    owner: str = ""
 
     @property
     def key(self) -> str:
@@ -79,6 +81,7 @@ class DatasetRecord:
         Raises:
             KeyError, TypeError: the document is malformed.
         """
+        document = {"owner": "", **document}
         values = {name: document[name] for name in cls.__dataclass_fields__}
         names = KeptPartition.__dataclass_fields__
         values["partitions"] = tuple(
@@ -132,10 +135,16 @@ class Datasets:
         """Adds the dataset of an ended job, which its TaskManagers already keep.
 
         Raises:
-            NetstackError: it cannot be stored or exceeds the limit; the dataset is dropped.
+            NetstackError: it cannot be stored, exceeds the limit, or has the name of another user's dataset; it is
+                dropped.
         """
+        older = self._datasets.get(dataset.dataset_id)
         self._at[dataset.key] = {each.address for each in dataset.partitions}
         try:
+            if older is not None and older.owner not in ("", dataset.owner):
+                raise ConfigError(
+                    f"dataset {dataset.dataset_id!r} is not kept: another user has one of this name; choose another"
+                )
             if self._most_bytes is not None and dataset.bytes > self._most_bytes:
                 raise ConfigError(
                     f"dataset {dataset.dataset_id!r} has {format_size(dataset.bytes)}, more than the limit of"
@@ -145,7 +154,7 @@ class Datasets:
         except NetstackError:
             self._drop(dataset)
             raise
-        older = self._datasets.pop(dataset.dataset_id, None)
+        older = self._datasets.pop(dataset.dataset_id, None)  # it may have been released meanwhile
         self._datasets[dataset.dataset_id] = dataset
         if older is not None:
             self._drop(older)
@@ -153,7 +162,7 @@ class Datasets:
 
     async def release(self, dataset_id: str) -> DatasetRecord:
         """Releases a dataset. Raises ConfigError if there is no dataset of this name."""
-        dataset = self._find(dataset_id)
+        dataset = self.find(dataset_id)
         del self._datasets[dataset_id]
         self._drop(dataset)
         await self._in_thread(partial(self._store.forget_dataset, dataset_id))
@@ -165,7 +174,7 @@ class Datasets:
         Raises:
             ConfigError: there is no dataset of this name, or partitions are missing.
         """
-        dataset = self._find(dataset_id)
+        dataset = self.find(dataset_id)
         missing = self._missing(dataset)
         if missing:
             raise ConfigError(
@@ -211,7 +220,8 @@ class Datasets:
         for addresses in self._at.values():
             addresses.discard(location.address)
 
-    def _find(self, dataset_id: str) -> DatasetRecord:
+    def find(self, dataset_id: str) -> DatasetRecord:
+        """Returns a dataset. Raises ConfigError if there is none of this name."""
         dataset = self._datasets.get(dataset_id)
         if dataset is None:
             names = ", ".join(self._datasets) or "none"

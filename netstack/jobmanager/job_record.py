@@ -18,6 +18,7 @@ from ..schedule.descriptors.information import JobInformation
 from ..schedule.failover.restart import restart_strategy
 from ..schedule.graph.job_file import job_of
 from ..schedule.graph.job_generator import GeneratedJob, generate_job
+from ..schedule.graph.job_limits import shortened_name
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
@@ -107,7 +108,7 @@ def read_job(
         )
     record = JobRecord(
         stored,
-        graph.name,
+        shortened_name(graph.name),
         generated,
         None if settings.network is None else dataclasses.asdict(settings.network),
         JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),

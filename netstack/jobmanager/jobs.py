@@ -29,6 +29,7 @@ from ..safe_text import safe_error
 from ..schedule.commit_phase import COMMITTED
 from ..schedule.execution import JobState
 from ..schedule.graph.job_file import job_of
+from ..schedule.graph.job_limits import check_limits, shortened_name
 from ..schedule.slots.slot_sharing import FixedPlacement
 from .checkpoints import CheckpointOwners
 from .datasets import readers_of
@@ -97,6 +98,7 @@ class Jobs:
 
         Cancellation: the job may or may not have been accepted; `records` shows which.
         """
+        check_limits(document)
         job_id = secrets.token_hex(8)
         document = copy.deepcopy(dict(document))
         for operator in readers_of(document):
@@ -163,7 +165,7 @@ class Jobs:
         for text in damaged:
             LOGGER.error("%s", text)
         for stored in stored_jobs:
-            name = str(stored.document.get("name", "job"))
+            name = shortened_name(str(stored.document.get("name", "job")))
             record = JobRecord(stored, name, end=stored.end)
             self.records[stored.job_id] = record
             if stored.end is not None:

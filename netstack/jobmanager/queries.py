@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
 from ..safe_text import safe_repr
+from ..schedule.graph.job_limits import check_limits
 from ..units import counted
 from .blobs import Upload
 from .log import audit, fatal_traceback
@@ -28,6 +29,15 @@ MAX_SUBTASKS: Final = 16_000
 """Maximum number of subtasks in one answer: about 150 bytes each, and a frame holds 4 MiB."""
 
 
+PAGE_CHARACTERS: Final = 1 << 20
+"""About how long one answer with summaries of jobs is; a client requests the next ones."""
+
+REASON_CHARACTERS: Final = 4096
+"""Maximum length of the reason of a job's end in its summary; `job` returns all of it."""
+
+_REMEDY: Final = "use the cluster's secret, or start the JobManager with --shared"
+
+
 @final
 class ClientQueries:
     """Handles the requests of one client.
@@ -35,7 +45,7 @@ class ClientQueries:
     Args:
         upload: receives the package that the client sends.
         client: name of the client for the audit log.
-        is_bound: whether the client may cancel and save only its own jobs.
+        is_bound: whether the client may cancel, save and read only its own jobs, and release only its own datasets.
 
     Attributes:
         answers: handlers by the name of the request.
@@ -87,7 +97,21 @@ class ClientQueries:
         return {"job_id": job_id}
 
     async def _jobs(self, document: Document) -> Document:
-        return {"jobs": [summary(record, self._manager) for record in self._manager.jobs.records.values()]}
+        after = document.get("after")
+        if after is not None and (type(after) is not list or [type(each) for each in after] != [float, str]):
+            raise ConfigError(f"after={safe_repr(after)} of a request is not where a page of jobs ended")
+        page: list[Document] = []
+        characters = 0
+        for record in sorted(self._manager.jobs.records.values(), key=_position):
+            if after is not None and _position(record) <= tuple(after):
+                continue
+            if characters > PAGE_CHARACTERS:
+                return {"jobs": page, "after": [page[-1]["submitted_at"], page[-1]["job_id"]]}
+            found = summary(record, self._manager)
+            found["reason"] = found["reason"][:REASON_CHARACTERS]
+            page.append(found)
+            characters += 1000 + len(found["name"]) + len(found["reason"])
+        return {"jobs": page}
 
     async def _job(self, document: Document) -> Document:
         details = job_document(self._find(document), self._manager)
@@ -95,7 +119,7 @@ class ClientQueries:
         return details
 
     async def _definition(self, document: Document) -> Document:
-        stored = self._find(document).stored
+        stored = self._find_own(document).stored
         documents = {"job_id": stored.job_id, "document": dict(stored.document)}
         return documents | {"code": dict(stored.code), "builds": dict(stored.builds)}
 
@@ -153,21 +177,25 @@ class ClientQueries:
         return {"datasets": self._manager.datasets.documents()}
 
     async def _release_dataset(self, document: Document) -> Document:
-        released = await self._manager.datasets.release(_want(document, "dataset_id", str))
+        dataset_id = _want(document, "dataset_id", str)
+        owner = self._manager.datasets.find(dataset_id).owner
+        if self._is_bound and owner not in ("", _owner(document)):
+            raise ConfigError(f"dataset {safe_repr(dataset_id, 80)} was kept by a job of another user: {_REMEDY}")
+        released = await self._manager.datasets.release(dataset_id)
         return {"dataset_id": released.dataset_id, "bytes": released.bytes}
 
     def _find_own(self, document: Document) -> JobRecord:
         record = self._find(document)
         if self._is_bound and record.stored.owner not in ("", _owner(document)):
-            raise ConfigError(
-                f"job {record.stored.job_id} ({record.name}) was submitted by"
-                " another user: use the cluster's secret, or"
-                " start the JobManager with --shared"
-            )
+            raise ConfigError(f"job {record.stored.job_id} ({record.name}) was submitted by another user: {_REMEDY}")
         return record
 
     def _find(self, document: Document) -> JobRecord:
         return self._manager.jobs.find(_want(document, "job_id", str))
+
+
+def _position(record: JobRecord) -> tuple[float, str]:
+    return record.stored.submitted_at, record.stored.job_id
 
 
 def _owner(document: Document) -> str:
@@ -203,6 +231,7 @@ def _want(document: Document, name: str, kind: type[Any]) -> Any:
 
 def _texts(document: Document, name: str) -> dict[str, str]:
     texts = document.get(name) or {}
+    check_limits({name: texts})
     if type(texts) is not dict or not all(type(key) is type(value) is str for key, value in texts.items()):
         raise ConfigError(f"{name} of a request is not a table of texts")
     return texts

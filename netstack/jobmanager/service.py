@@ -17,6 +17,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -162,7 +163,7 @@ class JobManager:
 
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
         """Keeps a dataset of a finished job (`Cluster`)."""
-        await self.datasets.put(dataset)
+        await self.datasets.put(replace(dataset, owner=self.jobs.records[dataset.job_id].stored.owner))
 
     def describe_slots(self) -> str:
         """Describes the existing slots in words (`Cluster`)."""

@@ -77,6 +77,7 @@ DATASET: Final[Schema] = {
     "created_at": _NUMBER,
     "format": str,
     "partitions": list,
+    "owner?": str,
     "life?": int,
 }
 

@@ -21,7 +21,7 @@ from ..runtime.authentication import Secret
 COOKIE: Final = "netstack_session"
 SESSION_S: Final = 12 * 3600.0
 MAX_SESSIONS: Final = 256
-"""When it is reached, the oldest session ends."""
+"""Sessions of the tokens of one secret; then the oldest of these ends, so clients end no session of an operator."""
 
 
 @final
@@ -64,8 +64,11 @@ class Sessions:
         now = self._clock()
         end = min(end, now + SESSION_S)
         session = secrets.token_urlsafe(32)
-        while len(self._ends) >= MAX_SESSIONS:
-            del self._ends[next(iter(self._ends))]
+        for each in [each for each, (until, _) in self._ends.items() if until <= now]:
+            del self._ends[each]
+        alike = [each for each, (_, of) in self._ends.items() if of == number]
+        for each in alike[: max(0, len(alike) - MAX_SESSIONS + 1)]:
+            del self._ends[each]
         self._ends[_digest(session)] = end, number
         secure = "; Secure" if self._is_secure else ""
         return f"{COOKIE}={session}; Path=/; Max-Age={int(end - now)}; HttpOnly; SameSite=Strict{secure}"

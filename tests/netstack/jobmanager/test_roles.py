@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from scripted_taskmanager import jobmanager
+from scripted_taskmanager import client, document, jobmanager
 from served_pages import ask, pipeline
 
 from netstack.control.link import CLIENT, TASKMANAGER, ControlLink, dial
@@ -16,9 +17,11 @@ from netstack.control.messages import Refused
 from netstack.errors import AuthenticationFailed, ConfigError, RequestRefused
 from netstack.jobmanager.client import open_job_client, owner_key
 from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.datasets import DatasetRecord
+from netstack.jobmanager.stored_files import FORMAT, write_document
 from netstack.runtime.authentication import Secret, prove_dialler
 from netstack.web.serve import open_web
-from netstack.web.sessions import Sessions
+from netstack.web.sessions import MAX_SESSIONS, Sessions
 
 CLUSTER, CLIENTS = Secret.generate(), Secret.generate()
 SECRETS = {"listen": "tcp://127.0.0.1:0", "secret": CLUSTER, "client_secret": CLIENTS}
@@ -124,3 +127,90 @@ def test_secrets_that_tell_nobody_apart_are_refused() -> None:
         JobManagerConfig(client_secret=CLIENTS)
     with pytest.raises(ConfigError, match="equals the cluster secret"):
         JobManagerConfig(secret=CLUSTER, client_secret=Secret(CLUSTER.reveal()))
+
+
+async def test_a_client_reads_no_definition_and_releases_no_dataset_of_another(own_folder: Path) -> None:
+    def dataset(job_id: str, at: float) -> DatasetRecord:
+        return DatasetRecord("set", job_id, "keeps", at, "str", ())
+
+    async with jobmanager(**SECRETS) as manager:
+        async with open_job_client(manager.address, secret=CLIENTS) as user:
+            mine = await user.submit(pipeline())
+            await manager.keep_dataset(dataset(mine, 1.0))
+            assert (await user.definition(mine))["job_id"] == mine
+        somebody_else()
+        async with open_job_client(manager.address, secret=CLIENTS) as other:
+            theirs = await other.submit(pipeline())
+            with pytest.raises(RequestRefused, match="was submitted by another user"):
+                await other.definition(mine)
+            with pytest.raises(RequestRefused, match=r"was kept by a job of another user: .* --shared"):
+                await other.release_dataset("set")
+            with pytest.raises(ConfigError, match="another user has one of this name"):
+                await manager.keep_dataset(dataset(theirs, 2.0))
+            assert manager.datasets.find("set").job_id == mine
+        async with open_job_client(manager.address, secret=CLUSTER) as operator:
+            assert (await operator.definition(mine))["job_id"] == mine
+            assert await operator.release_dataset("set") == 0
+        async with open_job_client(manager.address, secret=CLIENTS) as other:
+            await manager.keep_dataset(dataset(theirs, 3.0))
+            assert await other.release_dataset("set") == 0
+
+
+def test_log_ins_of_clients_end_no_session_of_an_operator() -> None:
+    sessions = Sessions([CLUSTER, CLIENTS], is_secure=False)
+
+    def log_in(secret: Secret) -> dict[str, str]:
+        cookie = sessions.log_in(secret.web_token())
+        assert cookie is not None
+        return {"cookie": cookie.partition(";")[0]}
+
+    operator = log_in(CLUSTER)
+    first, *_, last = [log_in(CLIENTS) for _ in range(2 * MAX_SESSIONS)]
+    assert [sessions.may(each) for each in (operator, first, last)] == [True, False, True]
+    assert len(sessions._ends) == MAX_SESSIONS + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda job: job.update(name="x" * 3_000_000), "name has 3000000 characters"),
+        (lambda job: job["operators"][0].update(uid="x" * 300), r"operators\[0\].uid has 300 characters"),
+        (lambda job: job["operators"][1]["inputs"][0].update({"from": "x" * 300}), r"inputs\[0\].from has 300"),
+        (lambda job: job["operators"][0].update(parameters={"x": "y" * 2_000_000}), "parameters have 2000008B"),
+        (lambda job: job["operators"][0].update({"x" * 300: 1}), "is no name of at most 256 characters"),
+        (lambda job: job.update(checkpoint_folder="/x" * 4096), "checkpoint_folder has 8192 characters"),
+    ],
+)
+async def test_no_text_of_a_job_is_long(change: Callable[[Any], None], place: str) -> None:
+    job = document(pipeline())
+    change(job)
+    async with jobmanager() as manager, client(manager) as user:
+        with pytest.raises(AssertionError, match=place):  # the refusal
+            await user.ask("submit", document=job)
+        with pytest.raises(AssertionError, match=r"code\.x has 5000 characters"):
+            await user.ask("submit", document=document(pipeline()), code={"x": "y" * 5000})
+        assert (await user.ask("jobs"))["jobs"] == []
+
+
+async def test_summaries_come_in_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Long names of an earlier release made the answer too large for everybody."""
+    monkeypatch.setattr("netstack.jobmanager.queries.PAGE_CHARACTERS", 3000)
+    stored = {"restore": None, "code": {}, "builds": {}}
+    for number in range(10):
+        job = {**stored, "job_id": f"{number:016}", "document": {"name": "x" * 3_000_000}, "submitted_at": number % 3}
+        folder = tmp_path / "jobs" / f"{number:016}"
+        write_document(folder / "job.json", {"format": FORMAT, **job})
+        end = {"state": "failed", "reason": "y" * 1_000_000, "ended_at": 1, "results": {}}
+        write_document(folder / "end.json", {"format": FORMAT, **end})
+    async with (
+        jobmanager(listen="tcp://127.0.0.1:0", folder=str(tmp_path)) as manager,
+        open_job_client(manager.address) as user,
+    ):
+        found = await user.jobs()
+        assert sorted(each["job_id"] for each in found) == [f"{number:016}" for number in range(10)]
+        assert max(len(each["name"]) for each in found) == 256
+        assert max(len(each["reason"]) for each in found) == 4096
+        assert "after" in await user._questions.ask("jobs", {}), "it came in pages"
+        for wrong in ("x", [1], ["x", "y"], [1.0, "x", 2]):
+            with pytest.raises(RequestRefused, match="is not where a page of jobs ended"):
+                await user._questions.ask("jobs", {"after": wrong})

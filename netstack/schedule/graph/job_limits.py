@@ -1,0 +1,67 @@
+"""Limits of the texts in a submitted job: everybody who looks at a cluster receives its names.
+
+Takes: a job file's document. Gives: a `ConfigError` that names the first text that is too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgpack
+
+from ...errors import ConfigError
+from ...safe_text import safe_repr
+from ...units import format_size
+
+MAX_NAME: Final = 256
+"""Characters of a name: of the job, an operator, a uid, a slot sharing group, a side output, a key."""
+
+MAX_TEXT: Final = 4096
+"""Characters of any other text, such as a path."""
+
+MAX_PARAMETERS_BYTES: Final = 1 << 20
+"""Size of one operator's parameters, packed."""
+
+_NAMES: Final = frozenset({"name", "uid", "from", "slot_sharing_group", "side_output", "tag"})
+
+
+def check_limits(document: Mapping[str, Any]) -> None:
+    """Checks every text of a job. Raises ConfigError for the first one that is too long."""
+    waiting: list[tuple[str, str, Any]] = [("", "", document)]  # place, field, value
+    while waiting:
+        place, field, value = waiting.pop()
+        if isinstance(value, str):
+            most = MAX_NAME if field in _NAMES else MAX_TEXT
+            if len(value) > most:
+                raise ConfigError(
+                    f"{place} has {len(value)} characters ({safe_repr(value, 40)}); the maximum is {most}"
+                )
+        elif isinstance(value, Mapping):
+            for key, each in value.items():
+                if not isinstance(key, str) or len(key) > MAX_NAME:
+                    raise ConfigError(f"{place}: {safe_repr(key, 40)} is no name of at most {MAX_NAME} characters")
+                inside = f"{place}.{key}" if place else key
+                if key == "parameters":
+                    _check_parameters(inside, each)
+                else:
+                    waiting.append((inside, key, each))
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{place}[{number}]", field, each) for number, each in enumerate(value)]
+
+
+def shortened_name(name: str) -> str:
+    """Returns a name within the limit: jobs of earlier releases may have longer ones."""
+    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 3] + "..."
+
+
+def _check_parameters(place: str, parameters: Any) -> None:
+    try:
+        size_bytes = len(msgpack.packb(parameters))
+    except (ValueError, TypeError, OverflowError):
+        return  # no plain data: the job is refused for that
+    if size_bytes > MAX_PARAMETERS_BYTES:
+        raise ConfigError(
+            f"{place} have {format_size(size_bytes)}; the maximum is {format_size(MAX_PARAMETERS_BYTES)}: let the"
+            " function read larger data from a file"
+        )
