@@ -163,12 +163,12 @@ class JobClient:
 
         Cancellation: a late answer is ignored; this holds for all calls below that do not state otherwise.
         """
-        found: list[Document] = []
+        summaries: list[Document] = []
         page: Document = {"after": None}
         while "after" in page:
             page = await self._questions.ask("jobs", {"after": page["after"]})
-            found += self._questions.field(page, "jobs", list)
-        return found
+            summaries += self._questions.field(page, "jobs", list)
+        return summaries
 
     async def job(self, job_id: str) -> Document:
         """Returns all details of one job.

@@ -107,10 +107,10 @@ class ClientQueries:
                 continue
             if characters > PAGE_CHARACTERS:
                 return {"jobs": page, "after": [page[-1]["submitted_at"], page[-1]["job_id"]]}
-            found = summary(record, self._manager)
-            found["reason"] = found["reason"][:REASON_CHARACTERS]
-            page.append(found)
-            characters += 1000 + len(found["name"]) + len(found["reason"])
+            entry = summary(record, self._manager)
+            entry["reason"] = entry["reason"][:REASON_CHARACTERS]
+            page.append(entry)
+            characters += 1000 + len(entry["name"]) + len(entry["reason"])
         return {"jobs": page}
 
     async def _job(self, document: Document) -> Document:
