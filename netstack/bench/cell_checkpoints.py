@@ -152,7 +152,6 @@ async def take_between_barriers(
         manager,
         exactly_once=True,
         unaligned=unaligned,
-        recovered=[],
     )
     throttle = None if spec.consume_rate_per_s is None else Throttle(spec.consume_rate_per_s)
     step = max(1, _BATCH // spec.record_bytes) if spec.rate_per_s is None and throttle is None else 1

@@ -6,9 +6,12 @@ the records in flight that it must process before any new one.
 Rules:
 - The data in flight on a channel is the data that had arrived, followed by the data that had not been sent. Together
   they are whole framed records (`record/framing`), even if one of them was split.
-- A record of a keyed exchange goes to the owner of its key group, a record of a custom exchange to the subtask that the
-  function returns, any other record to its old consumer's index modulo the new parallelism. With unchanged parallelism
-  nothing moves.
+- With unchanged parallelism nothing moves, and no function of the job is called. Otherwise a record of a keyed exchange
+  goes to the owner of its key group, a record of a custom exchange to the subtask that the function returns, any other
+  record to its old consumer's index modulo the new parallelism.
+- A key function gets the value that went through the format. If it does not return a key of the subtask that the record
+  was sent to, the checkpoint is refused, since the record's state is elsewhere. Lists in keys count as tuples, because
+  formats make lists of them.
 - The records of an old channel keep their order. So do those of one key from one producer.
 - Nothing is dropped silently: a state or record without a place in the next run is an error.
 """
@@ -22,13 +25,14 @@ from typing import Any, Final, TypeAlias
 
 from ..errors import CheckpointError, ConfigError
 from ..keygroups import canonical_key, check_parallelism, default_max_parallelism, key_group, operator_index
-from ..record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run
-from ..safe_text import type_text
+from ..record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run, frame
+from ..safe_text import safe_error, safe_repr, type_text
 from .snapshot import ChannelKey, TaskSnapshot
 
 LOGGER: Final = logging.getLogger("netstack")
 
-_InFlight: TypeAlias = dict[ChannelKey, list[bytes]]
+_InFlight: TypeAlias = dict[ChannelKey, bytes]
+"""Whole framed records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,16 @@ class Exchange:
         key_of: returns the key of an encoded record; None if the exchange is not keyed.
         channel_of: returns the subtask for an encoded record and a number of subtasks; None if the exchange is not
             custom.
+        function: name of the user's function in these two, for messages.
+        key_groups: number of key groups at that time; 0: the default for the parallelism at that time.
     """
 
     name: str
     partitions: tuple[str, ...]
     key_of: Callable[[bytes], Any] | None = None
     channel_of: Callable[[bytes, int], int] | None = None
+    function: str = ""
+    key_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +83,13 @@ class RecoveredTask:
     Attributes:
         operator_states: states of the old subtasks that it replaces, in their order; keyed state is always one dict, by
             `canonical_key`.
-        records: encoded records in flight to it, without length prefixes, by name of the exchange.
+        records: by name of the exchange, the records in flight to it: partition, and whole framed records, in order.
     """
 
     task: str
     subtask: int
     operator_states: list[Any] = field(default_factory=list)
-    records: dict[str, list[bytes]] = field(default_factory=dict)
+    records: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
 
 
 def recover(snapshots: Iterable[TaskSnapshot], plans: Iterable[TaskPlan]) -> dict[str, list[RecoveredTask]]:
@@ -96,7 +104,8 @@ def recover(snapshots: Iterable[TaskSnapshot], plans: Iterable[TaskPlan]) -> dic
 
     Raises:
         ConfigError: the plans contradict each other.
-        CheckpointError: the plans have no place for a state or a record, or the data in flight is not whole records.
+        CheckpointError: the plans have no place for a state or a record, the data in flight is not whole records, or a
+            function of the job fails for a record, or returns another key than before.
     """
     by_task: dict[str, list[TaskSnapshot]] = {}
     for snapshot in sorted(snapshots, key=lambda snapshot: (snapshot.task, snapshot.subtask)):
@@ -183,15 +192,16 @@ def _in_flight(by_task: dict[str, list[TaskSnapshot]], planned: dict[str, TaskPl
         partition, subpartition = channel
         first, second = arrived.get(channel, b""), unsent.get(channel, b"")
         try:
-            records[channel] = split_records(first + second)
+            count = len(split_records(first + second))
         except CheckpointError as error:
             raise CheckpointError(
                 f"subpartition {subpartition} of {partition!r}: {len(first)} bytes that had arrived and {len(second)}"
                 f" that had not been sent are not whole records: {error}; the snapshots are not of one checkpoint"
             ) from error
-        if records[channel] and partition not in consumers:
+        records[channel] = first + second
+        if count and partition not in consumers:
             raise CheckpointError(
-                f"{len(records[channel])} records were in flight in partition {partition!r}, which is in no exchange of"
+                f"{count} records were in flight in partition {partition!r}, which is in no exchange of"
                 " the plans; name it in its consumer's"
             )
     return records
@@ -206,7 +216,7 @@ def _add(channels: dict[ChannelKey, bytes], channel: ChannelKey, data: bytes) ->
 
 
 def _recover_task(plan: TaskPlan, group: Sequence[TaskSnapshot], in_flight: _InFlight) -> list[RecoveredTask]:
-    owner = _owner(plan)
+    owner = _owner(plan.parallelism, plan.max_parallelism)
     subtasks = [
         RecoveredTask(plan.task, index, records={exchange.name: [] for exchange in plan.exchanges})
         for index in range(plan.parallelism)
@@ -218,24 +228,68 @@ def _recover_task(plan: TaskPlan, group: Sequence[TaskSnapshot], in_flight: _InF
             subtasks[snapshot.subtask % plan.parallelism].operator_states.append(snapshot.operator)
     for exchange in plan.exchanges:
         order = {partition: index for index, partition in enumerate(exchange.partitions)}
-        channels = [channel for channel in in_flight if channel[0] in order]
+        channels = [channel for channel in in_flight if channel[0] in order and in_flight[channel]]
         for channel in sorted(channels, key=lambda channel: (order[channel[0]], channel[1])):
-            if exchange.channel_of is not None:
-                for record in in_flight[channel]:
-                    chosen = exchange.channel_of(record, plan.parallelism)
-                    subtasks[chosen].records[exchange.name].append(record)
-            elif exchange.key_of is None:
-                subtasks[channel[1] % plan.parallelism].records[exchange.name].extend(in_flight[channel])
-            else:
-                for record in in_flight[channel]:
-                    subtasks[owner(exchange.key_of(record))].records[exchange.name].append(record)
+            for subtask, data in _shares(plan, exchange, len(group), channel, in_flight[channel]):
+                subtasks[subtask].records[exchange.name].append((channel[0], data))
     return subtasks
 
 
-def _owner(plan: TaskPlan) -> Callable[[object], int]:
+def _shares(
+    plan: TaskPlan, exchange: Exchange, before: int, channel: ChannelKey, data: bytes
+) -> Iterable[tuple[int, bytes]]:
+    """The subtasks that get the records of an old channel, with the records of each, framed.
+
+    Args:
+        plan: the consumer.
+        exchange: the consumer's input.
+        before: the consumer's parallelism at the time of the checkpoint.
+        channel: the old channel.
+        data: its records.
+    """
+    is_keyed = exchange.key_of is not None
+    groups = exchange.key_groups or default_max_parallelism(before)
+    is_alike = not is_keyed or groups == (plan.max_parallelism or default_max_parallelism(plan.parallelism))
+    if plan.parallelism == before and is_alike:
+        return [(channel[1], data)]
+    if not is_keyed and exchange.channel_of is None:
+        return [(channel[1] % plan.parallelism, data)]
+    owner, owner_before = _owner(plan.parallelism, plan.max_parallelism), _owner(before, groups)
+    shares: dict[int, list[bytes]] = {}
+    for number, record in enumerate(split_records(data)):
+        where = f"record {number} in flight to subtask {channel[1]}, in {channel[0]!r}"
+        try:
+            if exchange.channel_of is not None:
+                subtask, is_same = exchange.channel_of(record, plan.parallelism), True
+                if not 0 <= subtask < plan.parallelism:
+                    raise ConfigError(f"it returned subtask {subtask} of {plan.parallelism}")
+            else:
+                assert exchange.key_of is not None
+                key = _with_tuples(exchange.key_of(record))
+                subtask, is_same = owner(key), owner_before(key) == channel[1]
+        except (Exception, SystemExit) as error:  # of user code
+            raise CheckpointError(
+                f"{exchange.function or 'the format'} fails for {where}: {safe_error(error)};"
+                " keep the parallelism, or change it with a savepoint, which has no records in flight"
+            ) from error
+        if not is_same:
+            raise CheckpointError(
+                f"{exchange.function or 'the record'} gives the key {safe_repr(key)} for {where}, but before the"
+                " checkpoint it gave a key of another subtask: it depends on what the format does not keep, such as"
+                " tuples; keep the parallelism, or change it with a savepoint, which has no records in flight"
+            )
+        shares.setdefault(subtask, []).append(frame(record))
+    return [(subtask, b"".join(records)) for subtask, records in sorted(shares.items())]
+
+
+def _with_tuples(key: Any) -> Any:
+    """A key with tuples in place of lists."""
+    return tuple(map(_with_tuples, key)) if isinstance(key, list | tuple) else key
+
+
+def _owner(parallelism: int, max_parallelism: int | None) -> Callable[[object], int]:
     """Returns a function that maps a key to its subtask."""
-    parallelism = plan.parallelism
-    groups = default_max_parallelism(parallelism) if plan.max_parallelism is None else plan.max_parallelism
+    groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
     check_parallelism(parallelism, groups)
     return lambda key: operator_index(key_group(key, groups), parallelism, groups)
 

@@ -24,7 +24,7 @@ from ..checkpoint.folders import MANIFEST_NAME
 from ..checkpoint.snapshot import Manifest, TaskSnapshot, decode_manifest, encode_manifest
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, CheckpointStorageError, StateMismatch
-from ..schedule.descriptors.information import EdgeId, JobInformation, edge_id
+from ..schedule.descriptors.information import WITH_HEADS, EdgeId, JobInformation, edge_id
 from ..schedule.graph.job_graph import JobEdge, JobGraph
 from ..schedule.graph.stream_graph import Partitioner, StreamGraph, StreamNode
 
@@ -196,7 +196,7 @@ def _check_keys(savepoint: str, state: OperatorState, node: StreamNode, graph: S
 def _edge_of(partition: str) -> tuple[EdgeId, str]:
     try:
         edge, _, format = EdgeId.of_partition(partition)
-        return edge, format
+        return edge, format.removesuffix(WITH_HEADS)
     except (ValueError, TypeError) as error:
         raise CheckpointStorageError(f"it has in-flight records in {partition[:80]!r}, which is not an edge") from error
 

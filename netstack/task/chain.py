@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, final
 
 from ..errors import ConfigError
+from ..keygroups import default_max_parallelism
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
 from .branches import copying_arrays, joined
@@ -264,6 +265,9 @@ class OperatorChain:
             keyed = bound.context.keyed_snapshot()
             if keyed:
                 state["keyed"], state["begins"] = keyed, bound.context.keyed_begins()
+            context = bound.context
+            if context.max_parallelism != default_max_parallelism(context.parallelism):
+                state["groups"] = context.max_parallelism
             if prepared := bound.commits.snapshot():
                 state["prepared"] = prepared
             if bound.is_finished:

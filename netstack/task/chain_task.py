@@ -42,7 +42,7 @@ from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_writer import RecordWriter
 from ..runtime.threads import InThread
 from ..schedule.descriptors.descriptors import MaybeOffloaded, PartitionDescriptor, TaskDeploymentDescriptor
-from ..schedule.descriptors.information import JobInformation, OutputInformation, TaskInformation
+from ..schedule.descriptors.information import JobInformation, OutputInformation, TaskInformation, in_flight_format
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from .blame import code_rows, with_operator
 from .chain import OperatorChain
@@ -167,7 +167,12 @@ class ChainTask:
             attempt.subtask,
             self._chain,
             self._output,
-            [job.kept_edge(each.edge).partition(attempt.subtask, each.format) for each in task.outputs],
+            [
+                job.kept_edge(each.edge).partition(
+                    attempt.subtask, in_flight_format(each.format, has_heads=self._environment.config.as_flink)
+                )
+                for each in task.outputs
+            ],
             self._reports,
             self._storage,
             self._environment,
@@ -346,12 +351,12 @@ class ChainTask:
         gates = await self._gates.open()
         while self._job.checkpoints is not None and not self._gates.is_complete:  # barriers come through all of them
             gates |= await self._gates.open()
-        mine = RestoredTask(records=[()] * len(self._task.inputs))
+        mine, checkpoint_path = RestoredTask(records=[()] * len(self._task.inputs)), ""
         if self._descriptor.restore is not None:
             if self._restored is None:
                 raise ConfigError(f"task {self} cannot read checkpoint {self._descriptor.restore}: it has no storage")
             checkpoint = await self._restored()
-            mine = checkpoint.of(self._job, self._task, self.subtask, self._load)
+            mine, checkpoint_path = checkpoint.of(self._job, self._task, self.subtask, self._load), checkpoint.path
             check_rescaled({name: bound.fixed_parallelism for name, bound in self._bound.items()}, mine, self._task)
         if gates:
             self._input = self._running.inputs = TaskInput(
@@ -364,7 +369,8 @@ class ChainTask:
                 self._environment,
                 exactly_once=self._settings.exactly_once,
                 unaligned=self._settings.unaligned,
-                recovered=mine.records,
+                restored=mine.records,
+                checkpoint=checkpoint_path,
                 takes_arrays=self._chain.head is not None and self._chain.head.bound.takes_arrays,
                 gathers=self._job.checkpoints is None,
                 channels=self._gates.channel_count,

@@ -332,9 +332,6 @@ class TaskCheckpoints:
             pending.outputs_missing = self._output.barriers_missing
         if not pending.outputs_missing:
             capture.finish_outputs()
-        if self.inputs is not None:
-            for key, data in self.inputs.in_flight().items():
-                capture.add_input(key, data)
         await self._output.broadcast(barrier)
         if kind is DataType.TIMEOUTABLE_ALIGNED_BARRIER and pending.outputs_missing:
             left_s = (barrier.aligned_timeout_ns - barrier.elapsed_ns) / 1e9

@@ -6,10 +6,14 @@ Takes: the gates of a descriptor, and updates of them; the description of an out
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, Final, final, get_type_hints
+
+import numpy as np
 
 from ..errors import ConfigError, LocalProtocolError
 from ..inbound.gate import SingleInputGate
@@ -141,10 +145,31 @@ def selector_of(
             return BroadcastSelector()
         case "hash":
             key_type = key_type_of(function, output.format)
-            return KeyGroupSelector(function, getattr(function, "key_batch", None), partition.max_parallelism, key_type)
+            key, key_batch = function, getattr(function, "key_batch", None)
+            if output.format == "float64":
+                key, key_batch = _of_floats(function)
+            return KeyGroupSelector(key, key_batch, partition.max_parallelism, key_type)
         case "custom" if function is not None:
             return CustomSelector(function, partition_batch=getattr(function, "partition_batch", None))
     raise ConfigError(f"edge {output.edge}: the partitioner {output.partitioner!r} is unknown, or has no function")
+
+
+def _of_floats(function: Callable[[Any], Any] | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any] | None]:
+    """Key functions of records that the format makes floats: they get the value that the consumer will see."""
+
+    def key(record: Any) -> Any:
+        if type(record) is not float:
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # the format refuses it, and says why
+                record = float(record)
+        return record if function is None else function(record)
+
+    key_batch = getattr(function, "key_batch", None)
+    if function is None:
+        return key, lambda array: array.astype(np.float64, copy=False)
+    functools.update_wrapper(key, function)
+    if key_batch is None:
+        return key, None
+    return key, lambda array: key_batch(array.astype(np.float64, copy=False))
 
 
 _ONE_TYPE: Final = frozenset({int, str, bytes})

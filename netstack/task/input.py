@@ -1,6 +1,6 @@
 """The input of a task: reads records one buffer at a time, and handles barriers between two records.
 
-Takes: gates, recovered records. Gives: records to the task; barriers to a handler; unprocessed input to checkpoints.
+Takes: gates, restored bytes. Gives: records to the task; barriers to a handler; unprocessed input to checkpoints.
 
 Rules:
 - Only `wait` waits. The task polls, processes the records, reports its progress (`processed`), and polls again.
@@ -8,13 +8,14 @@ Rules:
   Nothing may happen between the poll and the first record, because the bytes of a record that spans buffers are gone.
 - Channels are numbered across all gates, in the order in which the gates were opened. A task without checkpoints starts
   with the first open gate; the others are added when their producers are known.
-- Recovered records come first. While some are left, a checkpoint stores them as records in flight, before all others.
+- Bytes that a checkpoint restores are the first buffers of their channels, and are read before all others. In another
+  respect they are like those of producers: for formats, arrays, and the next checkpoint.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -29,18 +30,17 @@ from ..checkpoint.barrier import (
     CheckpointTask,
 )
 from ..checkpoint.snapshot import ChannelBytes
-from ..errors import LocalProtocolError, RecordError
+from ..errors import LocalProtocolError, RecordError, StateMismatch
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, UserEvent, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 from ..record.batches import BatchFormat, can_batch
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import format_named
-from ..record.framing import frame
 from ..record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
 from ..runtime.network_environment import NetworkEnvironment
-from ..schedule.descriptors.information import EdgeId, InputInformation
+from ..schedule.descriptors.information import EdgeId, InputInformation, in_flight_format
 from ..schedule.descriptors.shuffle import partition_place
 from .fused import Records
 from .latency import MARKER
@@ -48,9 +48,6 @@ from .mailbox import Mailbox
 
 GATHERED_BYTES: Final = 256 * 1024
 """Size of the buffers that are joined into one array, which spreads their fixed costs. It fits into a core's cache."""
-
-RECOVERED_AT_ONCE: Final = 256
-"""Number of recovered records that are decoded at a time."""
 
 _DATA: Final = DataType.DATA
 
@@ -71,7 +68,8 @@ class TaskInput:
         *,
         exactly_once: bool,
         unaligned: bool,
-        recovered: Sequence[Sequence[bytes]],
+        restored: Sequence[Sequence[tuple[str, bytes]]] = (),
+        checkpoint: str = "",
         takes_arrays: bool = False,
         gathers: bool = False,
         channels: int | None = None,
@@ -89,13 +87,15 @@ class TaskInput:
             environment: provides the clock and the spill folder.
             exactly_once: whether barriers are aligned.
             unaligned: whether a checkpoint may be, or become, unaligned.
-            recovered: for each gate the recovered records, without length prefixes.
+            restored: for each gate the records in flight in the restored checkpoint (`RestoredTask.records`).
+            checkpoint: the folder of that checkpoint, for messages.
             takes_arrays: whether to return arrays where the format allows it.
             gathers: whether an array may span many buffers; only for tasks without checkpoints.
             channels: number of channels of all inputs, if some are not open yet.
             on_marker: called with the index of the input and the payload of each latency marker.
         """
         self._on_marker = on_marker
+        self._environment = environment
         opened = list(gates.values())
         self._gate = opened[0] if len(inputs) == 1 else UnionInputGate(opened, missing=len(inputs) - len(opened))
         self._task = name
@@ -117,12 +117,16 @@ class TaskInput:
         self._spill = SpillDirectory(None if config.spill_directory is None else [config.spill_directory])
         self._deserializers: list[RecordDeserializer | None] = [None] * len(self._input_of)
         """Created at the first record of a channel; a wide task has thousands of channels without records."""
-        self._recovered = deque((index, deque(records)) for index, records in enumerate(recovered) if records)
+        self._checkpoint = checkpoint
+        self._restored = deque(self._buffers_of(restored, config.segment_size_bytes))
+        """Channels and pieces of bytes that are still to be read."""
+        self._is_restoring = False
+        """Whether the last buffer is one of them."""
         self._captured: dict[int, ChannelBytes] = {}
         # State of the current records.
         self._buffer: Buffer | None = None
         self.channel_index = -1
-        """The channel of the current records, numbered across all gates; -1 for recovered records."""
+        """The channel of the current records, numbered across all gates; -1 without any."""
         self._count = 0
         self._done = 0
         self._handler: BarrierHandler | BarrierTracker
@@ -133,7 +137,6 @@ class TaskInput:
             )
         else:
             self._handler = BarrierTracker(channels, self, task, now=environment.now)
-        self._environment = environment
         self._gate.on_available = mailbox.wake
         self._gate.on_priority = mailbox.alert
         if self._gate.has_priority:
@@ -153,7 +156,7 @@ class TaskInput:
     @property
     def is_finished(self) -> bool:
         """Whether every channel has ended and all records were returned."""
-        return self._gate.is_finished and not self._recovered and self._next is None
+        return self._gate.is_finished and not self._restored and self._next is None
 
     @property
     def ended_with_drain(self) -> bool:
@@ -174,9 +177,8 @@ class TaskInput:
         Raises:
             ChannelFailed, ConnectionLost, RemoteProtocolError: a channel has failed.
             RecordError: bytes that the format cannot decode, or a channel that ends in the middle of a record.
+            StateMismatch: restored bytes that the format cannot decode.
         """
-        if self._recovered:
-            return self._next_recovered()
         buffer = self._poll_gate()
         if buffer is None:
             return None
@@ -213,8 +215,6 @@ class TaskInput:
             self.channel_index = -1
             if buffer is not None:
                 buffer.recycle()
-            elif self._recovered:
-                self._forget_recovered()
 
     def poll_priority(self) -> None:
         """Handles available priority events. Called between two records, also in the middle of a buffer."""
@@ -255,17 +255,6 @@ class TaskInput:
 
     # For the checkpoint.
 
-    def in_flight(self) -> ChannelBytes:
-        """The recovered records that were not processed yet, framed, by channel."""
-        result: ChannelBytes = {}
-        for position, (index, records) in enumerate(self._recovered):
-            rest = list(records)[self._done if position == 0 else 0 :]
-            if rest:
-                # Any channel of this input will do: recovery sends each record of an exchange to the owner of its key,
-                # or to this subtask.
-                result[self._key(self._input_of.index(index))] = b"".join(map(frame, rest))
-        return result
-
     def take_captured(self, checkpoint_id: int) -> ChannelBytes:
         """Removes and returns the data before the barriers of a checkpoint that was not processed when it began."""
         return self._captured.pop(checkpoint_id, {})
@@ -276,8 +265,14 @@ class TaskInput:
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Implements `CheckpointedInputs.checkpoint_started`."""
+        unread: dict[int, list[memoryview]] = {}
+        for channel, piece in self._restored:
+            unread.setdefault(channel, []).append(piece)
         for channel in range(len(self._input_of)):
-            if not self._gate.start_capture(channel, barrier.checkpoint_id, self._unprocessed(channel)):
+            unprocessed = self._unprocessed(channel)
+            if channel in unread:
+                unprocessed = b"".join((unprocessed, *unread[channel]))
+            if not self._gate.start_capture(channel, barrier.checkpoint_id, unprocessed):
                 raise CannotCheckpoint(AbortReason.SUBSUMED)
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
@@ -296,8 +291,28 @@ class TaskInput:
     # Inside.
 
     def _poll_gate(self) -> Buffer | None:
+        if self._restored:
+            channel, piece = self._restored.popleft()
+            restored = Buffer(piece, len(piece), _DATA, None)
+            restored.channel_index = channel
+            self._is_restoring = True
+            return restored
+        self._is_restoring = False
         buffer, self._next = self._next, None
         return self._gate.poll() if buffer is None else buffer
+
+    def _buffers_of(
+        self, restored: Sequence[Sequence[tuple[str, bytes]]], size_bytes: int
+    ) -> Iterator[tuple[int, memoryview]]:
+        """Cuts restored bytes to buffers of their channels, or of another one if their producer is no more."""
+        for index, given in enumerate(restored):
+            channels = [channel for channel, number in enumerate(self._input_of) if number == index and given]
+            named = {self._key(channel)[0]: channel for channel in channels}
+            for partition, data in given:
+                other = channels[EdgeId.of_partition(partition)[1] % len(channels)]
+                memory = memoryview(data)
+                for start in range(0, len(data), size_bytes):
+                    yield named.get(partition, other), memory[start : start + size_bytes]
 
     def _gather(self, first: Buffer, batches: BatchFormat) -> Records:
         """The records of a data buffer and of the available ones after it; recycles each buffer at once."""
@@ -333,8 +348,13 @@ class TaskInput:
         )
         return made
 
-    def _refused(self, channel: int, error: RecordError) -> RecordError:
+    def _refused(self, channel: int, error: RecordError) -> RecordError | StateMismatch:
         edge = self._inputs[self._input_of[channel]].edge
+        if self._is_restoring:  # every attempt would read the same bytes
+            return StateMismatch(
+                f"{self._name(channel)} cannot read the records in flight from {edge.source!r} to {edge.target!r} in"
+                f" checkpoint {self._checkpoint}: {error}"
+            )
         return RecordError(f"operator {edge.target!r} reads from {edge.source!r}: {error}")
 
     def _key(self, channel: int) -> tuple[str, int]:
@@ -342,7 +362,8 @@ class TaskInput:
         partition, subpartition = self._gate.channel_key(channel)
         number = self._input_of[channel]
         place = partition_place(partition)
-        return self._edges[number].partition(place.partition, self._inputs[number].format), subpartition
+        label = in_flight_format(self._inputs[number].format, has_heads=self._environment.config.as_flink)
+        return self._edges[number].partition(place.partition, label), subpartition
 
     def _call_at(self, deadline_s: float, callback: Any) -> None:
         """Runs a timer of the handler between two records, since it may end a checkpoint."""
@@ -379,26 +400,6 @@ class TaskInput:
     def _name(self, channel: int) -> str:
         partition, subpartition = self._gate.channel_key(channel)
         return f"{self._task}: channel {channel} ({partition!r} subpartition {subpartition})"
-
-    def _next_recovered(self) -> list[Any]:
-        index, records = self._recovered[0]
-        format = self._formats[index]
-        result: list[Any] = []
-        for data in records:
-            if len(result) == RECOVERED_AT_ONCE:
-                break
-            result.append(format.decode(memoryview(data)))
-        self._count, self._done = len(result), 0
-        self.gate_index = index
-        return result
-
-    def _forget_recovered(self) -> None:
-        _, records = self._recovered[0]
-        for _ in range(self._count):
-            records.popleft()
-        if not records:
-            self._recovered.popleft()
-        self._count = self._done = 0
 
     def _unprocessed(self, channel: int) -> bytes:
         """The polled but unprocessed bytes of a channel, framed: current records, and a partial one."""

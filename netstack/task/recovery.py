@@ -4,7 +4,8 @@ Takes: the snapshots of a checkpoint, each of one subtask with its chain. Gives:
 of each of its operators, and the records that were in flight to it.
 
     a snapshot's `operator`: {uid or name: {"own": the result of snapshot(), "keyed": {state: see `stored_state`},
-                                            "begins": {state: the type of its default}}}
+                                            "begins": {state: the type of its default},
+                                            "groups": number of key groups, if not the default}}
     its channels: named by `EdgeId.partition`, which does not depend on chains, attempts and vertices
 
 Rules: state of operators that the job does not have is ignored. The JobManager has already refused the checkpoint, or
@@ -21,7 +22,14 @@ from ..checkpoint.recovery import Exchange, TaskPlan, recover
 from ..checkpoint.snapshot import ChannelBytes, TaskSnapshot
 from ..errors import CheckpointError, StateMismatch
 from ..record.formats import format_named
-from ..schedule.descriptors.information import EdgeId, InputInformation, JobInformation, TaskInformation
+from ..record.stream_records import StreamRecords
+from ..schedule.descriptors.information import (
+    EdgeId,
+    InputInformation,
+    JobInformation,
+    TaskInformation,
+    in_flight_format,
+)
 from ..schedule.graph.job_graph import DistributionPattern
 from ..schedule.topology.distribution import static_input
 from .keyed_state import plain_copy
@@ -44,7 +52,7 @@ class RestoredTask:
         finished: for each finished operator the result of `finish`.
         begins: for each operator the types of the default values of its keyed states.
         parallelism: the former parallelism of each operator; 0 for a new one.
-        records: for each gate the records in flight, without length prefixes.
+        records: for each gate the records in flight: partitions in checkpoints, and whole framed records, in order.
     """
 
     own: dict[str, list[Any]] = field(default_factory=dict)
@@ -53,7 +61,7 @@ class RestoredTask:
     finished: dict[str, Any] = field(default_factory=dict)
     begins: dict[str, dict[str, str]] = field(default_factory=dict)
     parallelism: dict[str, int] = field(default_factory=dict)
-    records: list[Sequence[bytes]] = field(default_factory=list)
+    records: list[Sequence[tuple[str, bytes]]] = field(default_factory=list)
 
 
 @final
@@ -62,12 +70,16 @@ class RestoredCheckpoint:
 
     Args:
         snapshots: the snapshots of all subtasks, from `CheckpointStorage.read`.
+        path: its folder, for messages.
+        has_heads: whether records have the heads of Flink's stream records here (`NetworkConfig.as_flink`).
 
     Raises:
         CheckpointError: a snapshot is not one of a chain of operators.
     """
 
-    def __init__(self, snapshots: Sequence[TaskSnapshot]) -> None:
+    def __init__(self, snapshots: Sequence[TaskSnapshot], path: str = "", *, has_heads: bool = False) -> None:
+        self.path = path
+        self._has_heads = has_heads
         self._states: dict[str, dict[int, dict[str, Any]]] = {}
         self._arrived: dict[EdgeId, ChannelBytes] = {}
         self._unsent: dict[EdgeId, ChannelBytes] = {}
@@ -106,17 +118,20 @@ class RestoredCheckpoint:
             try:
                 snapshot = self._tasks[task.name] = self._share_out(job, task, load)
             except CheckpointError as error:  # every attempt would fail alike
-                raise StateMismatch(str(error)) from error
+                where = f"{task.name} cannot continue from {self.path}: " if self.path else ""
+                raise StateMismatch(f"{where}{error}") from error
         mine = snapshot[subtask]
         return replace(mine, own=plain_copy(mine.own), keyed=plain_copy(mine.keyed), prepared=plain_copy(mine.prepared))
 
     def _share_out(self, job: JobInformation, task: TaskInformation, load: Callable[[str], Any]) -> list[RestoredTask]:
         names = [operator.name for operator in task.operators]
         restored = [RestoredTask(records=[()] * len(task.inputs)) for _ in range(task.parallelism)]
+        groups: dict[str, int] = {}
         snapshots: list[TaskSnapshot] = []
         plans: list[TaskPlan] = []
         for name in names:
             states = self._states.get(job.state_id(name), {})
+            groups[name] = next((state["groups"] for state in states.values() if "groups" in state), 0)
             begins = {key: report for state in states.values() for key, report in state.get("begins", {}).items()}
             results = {index: state["finished"][0] for index, state in states.items() if "finished" in state}
             if len(states) != task.parallelism and (
@@ -141,7 +156,7 @@ class RestoredCheckpoint:
                 for index, each in states.items()
             ]
             exchanges = tuple(
-                self._exchange(number, given, job, load)
+                self._exchange(number, given, job, load, groups[name])
                 for number, given in enumerate(task.inputs)
                 if given.edge.target == name
             )
@@ -165,14 +180,20 @@ class RestoredCheckpoint:
                         mine.records[int(number)] = records
 
     def _exchange(
-        self, number: int, given: InputInformation, job: JobInformation, load: Callable[[str], Any]
+        self,
+        number: int,
+        given: InputInformation,
+        job: JobInformation,
+        load: Callable[[str], Any],
+        key_groups: int,
     ) -> Exchange:
         producers = max(len(self._states.get(job.state_id(given.edge.source), ())), 1)
-        kept = job.kept_edge(given.edge)
-        partitions = tuple(kept.partition(producer, given.format) for producer in range(producers))
+        kept, label = job.kept_edge(given.edge), in_flight_format(given.format, has_heads=self._has_heads)
+        partitions = tuple(kept.partition(producer, label) for producer in range(producers))
         key_of = channel_of = None
         if given.partitioner in ("hash", "custom"):
-            decode = format_named(given.format).decode
+            format = format_named(given.format)
+            decode = (StreamRecords(format) if self._has_heads else format).decode
             function = load(given.function) if given.function else None
             if given.partitioner == "custom":
 
@@ -188,12 +209,21 @@ class RestoredCheckpoint:
                 def key_of(data: bytes) -> Any:
                     return function(decode(memoryview(data)))
 
-        return Exchange(str(number), partitions, key_of, channel_of)
+        return Exchange(str(number), partitions, key_of, channel_of, given.function, key_groups)
 
     def _in_flight(self, given: InputInformation, job: JobInformation) -> tuple[ChannelBytes, ChannelBytes]:
         """The records in flight on an edge, with channels named by consumer instead of subpartition."""
         edge = job.kept_edge(given.edge)
         arrived, unsent = self._arrived.get(edge, {}), self._unsent.get(edge, {})
+        label = in_flight_format(given.format, has_heads=self._has_heads)
+        for partition, _ in (*arrived, *unsent):
+            written = _edge_of(partition)[2]
+            if written != label:
+                raise CheckpointError(
+                    f"records in flight on {given.edge} were written as {written}, but are read as {label}: keep the"
+                    " format, and the profile of the network (--as, NetworkConfig.flink), or start from a savepoint,"
+                    " which has no records in flight"
+                )
         if not given.is_pointwise or not (arrived or unsent):
             return dict(arrived), dict(unsent)
         producers, consumers = (len(self._states.get(name, ())) for name in (edge.source, edge.target))

@@ -100,7 +100,9 @@ class TaskFactory:
             environment,
             reports,
             storage=self._storage_of(job),
-            restored=None if descriptor.restore is None else partial(self._restored, descriptor.restore, job),
+            restored=None
+            if descriptor.restore is None
+            else partial(self._restored, descriptor.restore, job, has_heads=environment.config.as_flink),
             load=load,
             in_thread=in_thread,
             read=read,
@@ -112,7 +114,7 @@ class TaskFactory:
             self._storage = CheckpointStorage(job.checkpoint_folder, keep=job.keep)
         return self._storage
 
-    async def _restored(self, checkpoint_id: int, job: JobInformation) -> RestoredCheckpoint:
+    async def _restored(self, checkpoint_id: int, job: JobInformation, *, has_heads: bool) -> RestoredCheckpoint:
         """Reads a checkpoint once for all tasks here; only the newest one stays cached."""
         async with self._restoring:
             restored = self._checkpoints.get(checkpoint_id)
@@ -122,7 +124,10 @@ class TaskFactory:
                     raise CheckpointError(
                         f"checkpoint {checkpoint_id} cannot be read: the job has no checkpoint folder"
                     )
-                restored = await in_thread(lambda: RestoredCheckpoint(storage.read(checkpoint_id)))
+                path = storage.path(checkpoint_id)
+                restored = await in_thread(
+                    lambda: RestoredCheckpoint(storage.read(checkpoint_id), path, has_heads=has_heads)
+                )
                 self._checkpoints = {checkpoint_id: restored}
         return restored
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_streams import streams_of
 
-from netstack.checkpoint.recovery import Exchange, TaskPlan, recover
+from netstack.checkpoint.recovery import Exchange, TaskPlan, recover, split_records
 from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.keygroups import key_group, operator_index
 
@@ -74,6 +74,7 @@ def test_every_record_and_every_key_once_at_its_owner_in_order(cut: Cut, data: s
                 "words",
                 tuple(f"w-{producer}" for producer in range(cut.producers)),
                 (lambda record: int(record.split()[2])) if cut.is_keyed else None,
+                key_groups=cut.max_parallelism,
             ),
         ),
         keyed_state=cut.is_keyed,
@@ -84,12 +85,13 @@ def test_every_record_and_every_key_once_at_its_owner_in_order(cut: Cut, data: s
     assert recovered["source"][0].operator_states == [*range(cut.producers)]
     sinks = recovered["sink"]
     assert [sink.subtask for sink in sinks] == [*range(cut.new)]
-    everything = Counter(record for sink in sinks for record in sink.records["words"])
+    received = [[record for _, part in sink.records["words"] for record in split_records(part)] for sink in sinks]
+    everything = Counter(record for records in received for record in records)
     assert everything == Counter(record for records in sent.values() for record in records)
     for (partition, subpartition), records in sent.items():
         for sink in sinks:
             mine = set(records)
-            got = [record for record in sink.records["words"] if record in mine]
+            got = [record for record in received[sink.subtask] if record in mine]
             if cut.is_keyed:
                 expected = [
                     record

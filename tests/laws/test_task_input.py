@@ -138,7 +138,6 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
         cast(NetworkEnvironment, Manager()),
         exactly_once=True,
         unaligned=True,
-        recovered=[[] for _ in gates],
     )
     keys = [
         (each.edge.partition(0, "bytes"), index)

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, final
+from typing import Any, Final, Self, final
 
 import msgpack
 
@@ -26,6 +26,14 @@ from ..graph.job_graph import (
     JobGraph,
     OperatorKind,
 )
+
+WITH_HEADS: Final = " with heads"
+"""Follows the format of records in flight that have the heads of Flink's stream records."""
+
+
+def in_flight_format(format: str, *, has_heads: bool) -> str:
+    """The name in checkpoints of how records in flight are encoded: their format, and whether each has a head."""
+    return f"{format}{WITH_HEADS}" if has_heads else format
 
 
 @final

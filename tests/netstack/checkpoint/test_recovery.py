@@ -15,6 +15,10 @@ def framed(*records: bytes) -> bytes:
     return b"".join(map(frame, records))
 
 
+def records(task: RecoveredTask, name: str = "in") -> list[bytes]:
+    return [record for _, data in task.records[name] for record in split_records(data)]
+
+
 def owner(key: object, parallelism: int, max_parallelism: int = 128) -> int:
     return operator_index(key_group(key, max_parallelism), parallelism, max_parallelism)
 
@@ -28,7 +32,7 @@ def test_records_cut_between_both_sides_are_whole_again() -> None:
     plans = [TaskPlan("source", 1), TaskPlan("sink", 1, (Exchange("in", ("words",)),))]
     assert recover(snapshots, plans) == {
         "source": [RecoveredTask("source", 0, [17], {})],
-        "sink": [RecoveredTask("sink", 0, ["state"], {"in": [b"one", b"", b"three"]})],
+        "sink": [RecoveredTask("sink", 0, ["state"], {"in": [("words", whole)]})],
     }
 
 
@@ -48,7 +52,7 @@ def test_keyed_records_and_state_go_to_the_owner_of_their_key() -> None:
     recovered = recover(snapshots, [TaskPlan("source", 1), plan])["sink"]
     for index, task in enumerate(recovered):
         mine = [key for key in keys if owner(key, 3) == index]
-        assert sorted(task.records["in"]) == sorted(mine)
+        assert sorted(records(task)) == sorted(mine)
         (state,) = task.operator_states
         assert state == {key: owner(key, 2) for key in mine}
 
@@ -60,9 +64,9 @@ def test_other_records_and_states_go_by_index() -> None:
     plan = TaskPlan("sink", 2, (Exchange("in", ("w",)),))
     even, odd = recover(snapshots, [TaskPlan("source", 1), plan])["sink"]
     assert even.operator_states == ["state 0", "state 2", "state 4"]
-    assert even.records == {"in": [b"0", b"2", b"4"]}
+    assert records(even) == [b"0", b"2", b"4"]
     assert odd.operator_states == ["state 1", "state 3"]
-    assert odd.records == {"in": [b"1", b"3"]}
+    assert records(odd) == [b"1", b"3"]
     seven = recover(snapshots, [TaskPlan("source", 1), TaskPlan("sink", 7, plan.exchanges)])["sink"]
     assert seven[5:] == [RecoveredTask("sink", index, [], {"in": []}) for index in (5, 6)]
 
@@ -76,7 +80,10 @@ def test_several_exchanges_and_producers_keep_apart_and_in_order() -> None:
     snapshots.append(TaskSnapshot("sink", 0))
     plan = TaskPlan("sink", 1, (Exchange("words", names), Exchange("rest", ("x", "never used"))))
     (sink,) = recover(snapshots, [TaskPlan("source", 1), TaskPlan("other", 1), plan])["sink"]
-    assert sink.records == {"words": [name.encode() for name in names], "rest": [b"x"]}
+    assert sink.records == {
+        "words": [(name, framed(name.encode())) for name in names],
+        "rest": [("x", framed(b"x"))],
+    }
 
 
 def test_a_new_task_starts_empty() -> None:
@@ -152,3 +159,60 @@ def test_an_old_state_with_several_nan_keeps_the_first_and_says_so(caplog: pytes
     (task,) = recover([old], [TaskPlan("sink", 1, keyed_state=True)])["sink"]
     assert task.operator_states == [{canonical_key(float("nan")): 1, 1: 3}]
     assert caplog.messages == ["the state of sink has several values for NaN; the first one is used"]
+
+
+def in_flight_to_two(*keys: bytes) -> list[TaskSnapshot]:
+    """Records that are their own keys, in flight to two subtasks."""
+    outputs = {("w", index): framed(*[key for key in keys if owner(key, 2) == index]) for index in range(2)}
+    return [TaskSnapshot("source", 0, outputs=outputs), *(TaskSnapshot("sink", index) for index in range(2))]
+
+
+KEYS = [b"%d" % number for number in range(40)]
+
+
+def never(*_: object) -> int:
+    raise AssertionError("a function of the user's was called")
+
+
+@pytest.mark.parametrize("exchange", [Exchange("in", ("w",), key_of=never), Exchange("in", ("w",), channel_of=never)])
+def test_with_unchanged_parallelism_nothing_moves_and_no_function_is_called(exchange: Exchange) -> None:
+    """Key functions got lists where they had got tuples: the restart failed, again and again."""
+    plans = [TaskPlan("source", 1), TaskPlan("sink", 2, (exchange,))]
+    first, second = recover(in_flight_to_two(*KEYS), plans)["sink"]
+    assert records(first) == [key for key in KEYS if owner(key, 2) == 0]
+    assert records(second) == [key for key in KEYS if owner(key, 2) == 1]
+
+
+def test_other_key_groups_move_records_as_they_move_state() -> None:
+    exchange = Exchange("in", ("w",), lambda record: record, key_groups=128)
+    plan = TaskPlan("sink", 2, (exchange,), max_parallelism=77)
+    sinks = recover(in_flight_to_two(*KEYS), [TaskPlan("source", 1), plan])["sink"]
+    for index, sink in enumerate(sinks):
+        assert {*records(sink)} == {key for key in KEYS if owner(key, 2, 77) == index}
+
+
+def test_a_function_that_fails_while_records_move_is_named_with_the_record() -> None:
+    exchange = Exchange("in", ("w",), lambda record: record.user, function="jobs:user")
+    with pytest.raises(CheckpointError, match="jobs:user fails for record 0 in flight to subtask 0, in 'w': Attri"):
+        recover(in_flight_to_two(*KEYS), [TaskPlan("source", 1), TaskPlan("sink", 3, (exchange,))])
+    exchange = Exchange("in", ("w",), channel_of=lambda record, channels: channels, function="jobs:part")
+    with pytest.raises(CheckpointError, match=r"jobs:part fails .*: it returned subtask 3 of 3"):
+        recover(in_flight_to_two(*KEYS), [TaskPlan("source", 1), TaskPlan("sink", 3, (exchange,))])
+
+
+def test_a_key_that_another_value_gave_is_refused_and_not_sent_elsewhere() -> None:
+    exchange = Exchange("in", ("w",), lambda record: record + b"!", function="jobs:user")
+    with pytest.raises(CheckpointError, match=r"jobs:user gives the key b'.*!' for record .* a key of another subtask"):
+        recover(in_flight_to_two(*KEYS), [TaskPlan("source", 1), TaskPlan("sink", 3, (exchange,))])
+
+
+def test_a_list_in_a_key_is_the_tuple_that_it_was_before_the_format() -> None:
+    keys = [(f"u{number}", (number,)) for number in range(20)]
+    outputs = {
+        ("w", index): framed(*[b"%d" % key[1][0] for key in keys if owner(key, 2) == index]) for index in range(2)
+    }
+    snapshots = [TaskSnapshot("source", 0, outputs=outputs), *(TaskSnapshot("sink", index) for index in range(2))]
+    exchange = Exchange("in", ("w",), lambda record: [f"u{int(record)}", [int(record)]])
+    sinks = recover(snapshots, [TaskPlan("source", 1), TaskPlan("sink", 5, (exchange,))])["sink"]
+    for index, sink in enumerate(sinks):
+        assert {*map(int, records(sink))} == {key[1][0] for key in keys if owner(key, 5) == index}

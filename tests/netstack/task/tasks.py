@@ -257,7 +257,11 @@ class Run:
         if self._checkpoint is None:
             assert self.storage is not None
             assert self._restore is not None
-            self._checkpoint = RestoredCheckpoint(self.storage.read(self._restore))
+            self._checkpoint = RestoredCheckpoint(
+                self.storage.read(self._restore),
+                self.storage.path(self._restore),
+                has_heads=self.environments[0].config.as_flink,
+            )
         return self._checkpoint
 
     async def _run_task(self, key: tuple[str, int]) -> None:

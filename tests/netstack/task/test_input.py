@@ -13,7 +13,7 @@ from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.config import NetworkConfig
-from netstack.errors import LocalProtocolError, RecordError
+from netstack.errors import LocalProtocolError, RecordError, StateMismatch
 from netstack.events import (
     Alignment,
     CancelCheckpointMarker,
@@ -31,11 +31,12 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.formats import rows_as_bytes
-from netstack.record.framing import frame
+from netstack.record.framing import frame, head_of
+from netstack.record.stream_records import HEAD
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.schedule.descriptors.shuffle import partition_name
-from netstack.task.input import RECOVERED_AT_ONCE, TaskInput
+from netstack.task.input import TaskInput
 from netstack.task.mailbox import Mailbox
 
 
@@ -55,7 +56,7 @@ class Stage:
         *,
         format: str = "bytes",
         exactly_once: bool = True,
-        recovered: Sequence[Sequence[bytes]] = (),
+        restored: Sequence[Sequence[tuple[str, bytes]]] = (),
         takes_arrays: bool = False,
         gathers: bool = False,
     ) -> None:
@@ -91,7 +92,8 @@ class Stage:
             cast(NetworkEnvironment, self),
             exactly_once=exactly_once,
             unaligned=True,
-            recovered=recovered,
+            restored=restored,
+            checkpoint="/chk-7",
             takes_arrays=takes_arrays,
             gathers=gathers,
         )
@@ -227,23 +229,70 @@ def test_ends_are_acknowledged_and_the_last_one_finishes() -> None:
     stage.inputs.close()
 
 
-def test_recovered_records_come_first_and_stay_in_flight_until_they_are_processed() -> None:
-    old = [b"%d" % number for number in range(RECOVERED_AT_ONCE + 10)]
-    stage = Stage(2, recovered=[old, [b"x", b"y"]])
-    stage.put(frame(b"new"))
-    key, other = key_of(0), key_of(1)
-    assert stage.inputs.in_flight() == {key: b"".join(map(frame, old)), other: frame(b"x") + frame(b"y")}
-    assert stage.inputs.poll() == old[:RECOVERED_AT_ONCE]
-    stage.inputs.processed(3)
-    assert stage.inputs.in_flight()[key] == b"".join(map(frame, old[3:]))
-    stage.inputs.processed(RECOVERED_AT_ONCE)
-    assert stage.poll() == old[RECOVERED_AT_ONCE:]
-    assert stage.inputs.in_flight() == {other: frame(b"x") + frame(b"y")}
-    assert not stage.inputs.is_finished
-    assert stage.poll() == [b"x", b"y"]
-    assert stage.inputs.gate_index == 1
-    assert stage.inputs.in_flight() == {}
-    assert stage.poll() == [b"new"]
+def restored_of(number: int, *records: bytes) -> tuple[str, bytes]:
+    return key_of(number)[0], b"".join(map(frame, records))
+
+
+@pytest.mark.parametrize("segment_bytes", [7, 32 * 1024])
+def test_restored_records_come_first_and_are_in_flight_until_they_are_processed(
+    segment_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever record the next checkpoint begins it has the rest, in front of what the channel has."""
+    monkeypatch.setattr(Stage, "config", NetworkConfig(segment_size_bytes=max(segment_bytes, 256)))
+    old = [b"old %d" % number for number in range(40)]
+    for done in range(len(old) + 1):
+        stage = Stage(2, restored=[[restored_of(0, *old)], [restored_of(1, b"x", b"y")]])
+        stage.put(frame(b"new"))
+        read: list[bytes] = []
+        while len(read) < done:
+            records = stage.inputs.poll()
+            assert records is not None
+            count = min(len(records), done - len(read))
+            read += records[:count]
+            if count:
+                stage.inputs.processed(count)
+        assert read == old[:done]
+        assert not stage.inputs.is_finished
+        stage.put_event(CheckpointBarrier(1, 0, Alignment.UNALIGNED))
+        stage.put_event(CheckpointBarrier(1, 0, Alignment.UNALIGNED), 1)
+        stage.inputs.poll_priority()
+        captured = stage.inputs.take_captured(1)
+        assert captured[key_of(0)] == b"".join(map(frame, old[done:])) if done < len(old) else key_of(0) not in captured
+        assert captured[key_of(1)] == restored_of(1, b"x", b"y")[1]
+
+
+def test_restored_bytes_are_read_as_those_of_producers() -> None:
+    """A second path into the task decoded them: it knew neither arrays nor the heads of Flink's records."""
+    rows = np.arange(100, dtype="<i8")
+    data = head_of(100, 8) + rows.tobytes()
+    stage = Stage(format="int64", takes_arrays=True, restored=[[(EdgeId("p0", "task").partition(7, "int64"), data)]])
+    records = stage.inputs.poll()
+    assert isinstance(records, np.ndarray)
+    assert records.tolist() == rows.tolist()
+    stage.inputs.processed(100)
+    assert stage.inputs.poll() is None
+
+
+def test_restored_records_of_flinks_profile_have_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "config", NetworkConfig.flink())
+    partition = EdgeId("p0", "task").partition(7, "bytes with heads")
+    stage = Stage(restored=[[(partition, frame(HEAD + b"one") + frame(HEAD + b"two"))]])
+    assert stage.inputs._key(0) == (partition, 3)
+    assert stage.poll() == [b"one", b"two"]
+
+
+def test_restored_records_of_a_producer_that_is_no_more_come_through_another_channel() -> None:
+    partition = EdgeId("p0", "task").partition(12, "bytes")
+    stage = Stage(restored=[[(partition, frame(b"a")), restored_of(0, b"b"), (partition, frame(b"c"))]])
+    read = [record for _ in range(3) for record in stage.poll() or ()]
+    assert read == [b"a", b"b", b"c"]
+
+
+def test_restored_bytes_that_no_reader_understands_end_the_job() -> None:
+    stage = Stage(format="int64", restored=[[(EdgeId("p0", "task").partition(7, "int64"), frame(b"123"))]])
+    with pytest.raises(StateMismatch, match="records in flight from 'p0' to 'task' in checkpoint /chk-7"):
+        stage.poll()
+    assert StateMismatch.is_permanent
 
 
 def test_a_priority_event_is_handled_in_the_middle_of_a_buffer() -> None:
