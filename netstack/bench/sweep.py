@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol, final, runtime_checkable
 
 from netstack.cli.stopping import unwrapped_interrupt
 from netstack.errors import NetstackError
@@ -37,6 +37,8 @@ COMPARISON: Final = "comparison.html"
 _SHARED: Final = frozenset({"settings", "host", "version", "latency_histogram"})  # kept once for all repeats
 
 
+_TOGETHER: Final = 6  # runs, where several can be made at once
+_TOGETHER_S: Final = 6.0  # their length
 _ALIKE: Final = 5  # equal failures in a row: their settings are not the cause
 
 
@@ -49,6 +51,14 @@ class RunOnce(Protocol):
 
     def __call__(self, spec: RunSpec, /) -> Mapping[str, Any]:
         """Returns the document of one run."""
+
+
+@runtime_checkable
+class Announced(Protocol):
+    """A `RunOnce` that makes several runs at once, if it knows them."""
+
+    def announce(self, specs: Sequence[RunSpec], /) -> None:
+        """Names the runs that come next."""
 
 
 class Progress(Protocol):
@@ -137,13 +147,17 @@ def run_sweep(
         facts = {"started_at": utc_text(), "command": command, "grid": grid.as_dict()}
         store.write_sweep({**facts, "order": [[run.spec.run_id, run.repeat] for run in planned]})
     maker = _Maker(store, run_once, progress)
+    together = maker.together(planned[0].spec)
     interrupted, hopeless, out_of_time = False, "", False
     try:
         with unwrapped_interrupt():
             if budget is None:
-                maker(todo)
+                for some in _batches(todo, together):
+                    maker(some)
             else:
-                experiment = Experiment(grid, lambda: _asked(store), maker, budget, finished=_finished(store))
+                experiment = Experiment(
+                    grid, lambda: _asked(store), maker, budget, finished=_finished(store), together=together
+                )
                 experiment.run()
                 out_of_time = experiment.is_out_of_time
     except _HopelessError as error:
@@ -177,9 +191,17 @@ class _Maker:
         self._run_once = run_once
         self._progress = progress
         self._failure, self._alike = "", 0
+        self._together = _TOGETHER if isinstance(run_once, Announced) else 1
         self.made = 0
 
+    def together(self, spec: RunSpec) -> int:
+        """How many runs of this length to make at once: Ctrl-C loses those that are not finished."""
+        length_s = _TOGETHER_S if spec.seconds is None else spec.seconds
+        return max(1, min(self._together, int(_TOGETHER_S / length_s)))
+
     def __call__(self, runs: Sequence[PlannedRun]) -> None:
+        if isinstance(self._run_once, Announced):
+            self._run_once.announce([run.spec for run in runs])
         for run in runs:
             if self._progress is not None:
                 self._progress.begin(run)
@@ -199,6 +221,10 @@ class _Maker:
         self.made += 1
         if self._progress is not None:
             self._progress.end(run, row)
+
+
+def _batches(runs: Sequence[PlannedRun], count: int) -> Iterator[Sequence[PlannedRun]]:
+    return (runs[start : start + count] for start in range(0, len(runs), count))
 
 
 def _asked(store: Store) -> Answer | None:

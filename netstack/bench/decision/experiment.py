@@ -20,6 +20,7 @@ from .effects import LOOKS
 
 DEFAULT_BUDGET_S: Final = 180.0
 _LONGEST_ADVICE_S: Final = 3600.0
+_FASTEST: Final = 0.5  # of the expected length, at which runs are always counted
 _SPARE: Final = 1.2  # the estimate of the passes that are needed has an error of its own
 
 
@@ -88,14 +89,15 @@ class Experiment:
     @property
     def _slower(self) -> float:
         """How many times as long as expected the runs take."""
-        return max(1.0, self._spent_s / self._expected_s) if self._expected_s else 1.0
+        return max(_FASTEST, self._spent_s / self._expected_s) if self._expected_s else 1.0
 
     def _all(self, runs: Sequence[PlannedRun], *, bounded: bool) -> bool:
         """Makes these runs; False if there is no time for all."""
         for start in range(0, len(runs), self._together):
             some = runs[start : start + self._together]
             began_s = self._budget.now()
-            if bounded and began_s + self._slower * (_length(some) + self._budget.close_s) > self._budget.ends_s:
+            close_s = max(1.0, self._slower) * self._budget.close_s
+            if bounded and began_s + self._slower * _length(some) + close_s > self._budget.ends_s:
                 self.is_out_of_time = True
                 return False
             self._measure(some)

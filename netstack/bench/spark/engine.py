@@ -1,4 +1,4 @@
-"""`SparkEngine`: makes single runs as barrier jobs of a Spark session.
+"""`SparkEngine`: makes runs in barrier jobs of a Spark session, several in one where they are announced.
 
 A run gives the document that `bench.runner.run_once` gives, and a row for each node.
 """
@@ -64,20 +64,36 @@ class SparkEngine:
         self._build = own_build()
         self._jobs = 0
         self._last_rate = ""
+        self._announced: list[SparkSpec] = []
+        self._made: list[tuple[list[Row], dict[str, Any], float]] = []  # of announced runs, in their order
         self._endings = self._driver.collected_lists()
         self.is_usable = True
 
-    def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
-        """Makes one run, which is one barrier job.
+    def announce(self, specs: Sequence[RunSpec]) -> None:
+        """Names the runs that come next: those that can share a barrier job are made by the first of them."""
+        self._announced = [self._own(spec) for spec in specs]
+        self._made.clear()
+
+    def _own(self, spec: RunSpec) -> SparkSpec:
+        return spec if isinstance(spec, SparkSpec) else SparkSpec(**spec.as_dict(), nodes=self._settings.node_count)
+
+    def __call__(self, spec: RunSpec, /) -> dict[str, Any]:
+        """Makes one run, with others that were announced as one barrier job.
 
         Raises:
             MeasurementFailed: the run failed; the text is one sentence.
             PlaceUnusable: the run failed, and every other run on this session would.
             KeyboardInterrupt: the job was cancelled.
         """
-        if not isinstance(spec, SparkSpec):
-            spec = SparkSpec(**spec.as_dict(), nodes=self._settings.node_count)
-        job = self._job(spec)
+        spec = self._own(spec)
+        if self._announced[:1] != [spec]:
+            self._announced, self._made = [spec], []
+        some = self._announced
+        self._announced = some[1:]
+        if self._made:
+            rows, document, scheduling_s = self._made.pop(0)
+            return self._document(spec, rows, document, scheduling_s)
+        job = self._job(some)
         began_s = time.monotonic()
         try:
             rows = self._collect(spec, job)
@@ -87,12 +103,21 @@ class SparkEngine:
             self._on_nodes([{**lost, "rank": rank} for rank in range(spec.nodes)])
             raise
         failure = first_failure(rows)
-        document = None if failure else rows[0]["document"]
-        self._on_nodes(node_rows(spec, rows, document))
-        if document is None:
+        documents: list[dict[str, Any]] = next((row["documents"] for row in rows if row["documents"]), [])
+        if not documents:
+            self._on_nodes(node_rows(spec, rows, None))
             hopeless = any(row["kind"] == SETUP for row in rows)
             self.is_usable = not hopeless
             raise PlaceUnusable(failure) if hopeless else MeasurementFailed(failure)
+        good = [{**row, "kind": OK, "error": None} for row in rows]
+        scheduling_s = (time.monotonic() - began_s - rows[0]["met_s"]) / len(documents)
+        self._made = [(good, document, scheduling_s) for document in documents[1:]]
+        return self._document(spec, good, documents[0], scheduling_s)
+
+    def _document(
+        self, spec: SparkSpec, rows: list[Row], document: dict[str, Any], scheduling_s: float
+    ) -> dict[str, Any]:
+        self._on_nodes(node_rows(spec, rows, document))
         workload = self._workload
         self._last_rate = f"; the run before: {format_count(document['records_per_s'])} records/s"
         return {
@@ -107,25 +132,25 @@ class SparkEngine:
                 "hosts": len({row["hostname"] for row in rows}),
                 "machines": sorted({f"{row['hostname']}: {row['cpus']} x {row['cpu']}" for row in rows}),
                 "session_s": self._session_s,
-                "scheduling_s": time.monotonic() - began_s - rows[0]["met_s"],
+                "scheduling_s": scheduling_s,  # of the barrier job, shared by its runs
             },
         }
 
-    def _job(self, spec: SparkSpec) -> NodeJob:
-        settings, matrix = self._settings, Matrix(spec.as_mesh())
+    def _job(self, specs: Sequence[SparkSpec]) -> NodeJob:
+        settings, spec = self._settings, specs[0]
         return NodeJob(
-            settings=spec.run_settings(),
+            runs=tuple(each.run_settings() for each in specs),
             subtasks=spec.subtasks(),
             relay=spec.relay,
             rows_file=self._workload.packed.name if self._workload else None,
             token=Secret.generate().reveal(),
             build=self._build,
             netstack_build=netstack_build.kind,
-            memory_bytes=matrix.network().memory_bytes,
+            memory_bytes=max(Matrix(each.as_mesh()).network().memory_bytes for each in specs),
             ports=settings.node_ports,
             needs_distinct_hosts=settings.needs_distinct_hosts,
             setup_timeout_s=settings.setup_timeout_s,
-            deadline_s=(spec.seconds or _UNTIMED_S) + settings.grace_s / 2,
+            deadline_s=sum((each.seconds or _UNTIMED_S) + settings.grace_s / 2 for each in specs),
         )
 
     def _collect(self, spec: SparkSpec, job: NodeJob) -> list[Row]:

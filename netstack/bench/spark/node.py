@@ -1,4 +1,4 @@
-"""A node of a run: a TaskManager inside a task of a barrier stage; the node of rank 0 also leads the run.
+"""A node of some runs: a TaskManager inside a task of a barrier stage; the node of rank 0 also leads the runs.
 
 A node listens, exchanges addresses once (each `allGather` takes a second and is no start signal), and then serves. The
 node of rank 0 has the JobManager, which connects to every TaskManager, its own included, and runs the same mesh as
@@ -63,12 +63,12 @@ Row = dict[str, Any]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJob:
-    """The settings of all nodes of a run.
+    """The settings of all nodes of some runs, which are made one after the other.
 
-    `setup_timeout_s` is the longest time for everything before the run, `deadline_s` that of the run.
+    `setup_timeout_s` is the longest time for everything before the runs, `deadline_s` that of all runs.
     """
 
-    settings: dict[str, Any]  # a `RunSpec`, as plain data
+    runs: tuple[dict[str, Any], ...]  # a `RunSpec` each, as plain data
     subtasks: tuple[tuple[int, int], ...]  # the sources and sinks of each node, by rank
     relay: bool = False
     rows_file: str | None = None  # with the user's rows, which Spark distributes; None generates records
@@ -143,7 +143,7 @@ class Node:
             "kind": OK,
             "error": None,
             "traceback": None,
-            "document": None,
+            "documents": [],  # of the runs that succeeded; they end with the first that did not
             "met_s": 0.0,  # since the exchange of addresses; the time before is Spark's scheduling
         }
 
@@ -231,7 +231,7 @@ class Node:
                 if self._task.rank:
                     await daemon.wait_served()
                 else:
-                    self._row["document"] = await self._lead(addresses)
+                    await self._lead(addresses)
         except trio.TooSlowError:
             limit_s = job.setup_timeout_s + job.deadline_s
             self._fail(TIMEOUT, f"node {self._task.rank} had not ended after {limit_s:g} s")
@@ -242,17 +242,18 @@ class Node:
             self._fail(PEER if isinstance(root, OSError) or is_secondary(root) else FAULT, cause_text(root))
             self._row["traceback"] = "".join(traceback.format_exception(root))
 
-    async def _lead(self, addresses: Sequence[str]) -> dict[str, Any]:
+    async def _lead(self, addresses: Sequence[str]) -> None:
         job = self._job
         counts = zip(addresses, job.subtasks, strict=True)
         hosts = tuple(f"{address}={sources}/{sinks}" for address, (sources, sinks) in counts)
-        spec = MeshSpec(**job.settings, hosts=hosts, relay=job.relay, rows_file=job.rows_file)
+        specs = [MeshSpec(**each, hosts=hosts, relay=job.relay, rows_file=job.rows_file) for each in job.runs]
         async with open_mesh(
-            spec, secret=Secret(job.token), name="node 0", connect_timeout_s=job.setup_timeout_s
+            specs[0], secret=Secret(job.token), name="node 0", connect_timeout_s=job.setup_timeout_s
         ) as mesh:
-            outcome = await measure_mesh(spec, mesh)
-        latencies = [histogram.to_dict() for histogram in host_latencies(outcome)]
-        return {**document_of(outcome, "spark"), HOST_LATENCIES: latencies}
+            for spec in specs:
+                outcome = await measure_mesh(spec, mesh)
+                latencies = [histogram.to_dict() for histogram in host_latencies(outcome)]
+                self._row["documents"].append({**document_of(outcome, "spark"), HOST_LATENCIES: latencies})
 
     def _fail(self, kind: str, text: str) -> None:
         if self._row["error"] is None:

@@ -56,7 +56,7 @@ def spark_place(
         progress.prepared()
         recorder = Recorder(store, progress)
         engine = SparkEngine(spark, where, on_nodes=recorder.add, session_s=session_s, workload=workload)
-        yield engine.run_once, recorder
+        yield engine, recorder
         if url is not None and engine.is_usable and not all(row["error"] for row in recorder.rows()):
             progress.prepare("writing tables", where.tables_s)
             console.print(escape(_write(spark, recorder, store, url, where.tables_timeout_s)), soft_wrap=True)

@@ -75,7 +75,7 @@ def run_sweep(
     Raises:
         ConfigError: a setting is not supported.
         StoreError: the folder cannot be written.
-        KeyboardInterrupt: the current run was cancelled; the folder keeps the rows of the runs before.
+        KeyboardInterrupt: the current barrier job was cancelled; the folder keeps the rows of the runs before.
     """
     driver = classic_driver(spark, "a sweep")
     master = str(spark.sparkContext.master)
@@ -98,7 +98,7 @@ def run_sweep(
             workload = ship_frame(spark, data, grid.plan()[0].spec)
             check_same(store, workload)
         engine = SparkEngine(spark, where, on_nodes=recorder.add, workload=workload)
-        result = run_grid(grid, store, engine.run_once, command=_COMMAND, progress=recorder)
+        result = run_grid(grid, store, engine, command=_COMMAND, progress=recorder)
         if result.interrupted:
             raise KeyboardInterrupt
         failures = {str(row["error"]): None for row in result.rows if not succeeded(row)}

@@ -60,7 +60,7 @@ LOCAL = SparkSettings(master="local[2]")
 def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark: Any) -> None:
     nodes: list[dict[str, Any]] = []
     engine = SparkEngine(spark, LOCAL, on_nodes=nodes.extend)
-    document = engine.run_once(SparkSpec(nodes=2, seconds=0.5, rate_per_s=500.0, buffer_timeout_s=0.005, warmup_s=0.05))
+    document = engine(SparkSpec(nodes=2, seconds=0.5, rate_per_s=500.0, buffer_timeout_s=0.005, warmup_s=0.05))
     assert document["delivered"]
     assert document["engine_kind"] == "spark"
     assert document["spark"]["executors"] == 2
@@ -78,7 +78,7 @@ def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark:
 def test_sparks_pages_tell_which_run_a_job_is_and_how_fast_the_last_one_was(spark: Any) -> None:
     engine = SparkEngine(spark, LOCAL)
     for _ in range(2):
-        engine.run_once(SparkSpec(nodes=2, records=2000, buffer_timeout_s=0.01))
+        engine(SparkSpec(nodes=2, records=2000, buffer_timeout_s=0.01))
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # the newest first
     newer, older = (jobs.apply(index).description().get() for index in range(2))
     assert re.search(r", run 1: 8 B records, 1 channels, timeout 10ms$", older)
@@ -90,7 +90,7 @@ def test_sparks_pages_tell_which_run_a_job_is_and_how_fast_the_last_one_was(spar
 def test_one_way_is_what_two_processes_do(spark: Any) -> None:
     nodes: list[dict[str, Any]] = []
     engine = SparkEngine(spark, LOCAL, on_nodes=nodes.extend)
-    document = engine.run_once(SparkSpec(nodes=2, records=3000, one_way=True))
+    document = engine(SparkSpec(nodes=2, records=3000, one_way=True))
     assert document["delivered"]
     assert document["records"] == 3000
     assert [(row["sources"], row["sinks"], row["records"]) for row in nodes] == [(1, 0, 0), (0, 1, 3000)]
@@ -101,9 +101,9 @@ def test_too_few_slots_are_one_sentence_and_the_next_run_works(spark: Any) -> No
     patient = dataclasses.replace(LOCAL, grace_s=60.0)
     engine = SparkEngine(spark, patient)
     with pytest.raises(MeasurementFailed, match="needs 3 slots") as caught:
-        engine.run_once(SparkSpec(nodes=3, seconds=0.3))
+        engine(SparkSpec(nodes=3, seconds=0.3))
     assert "\n" not in str(caught.value)
-    assert engine.run_once(SparkSpec(nodes=2, records=100))["delivered"]
+    assert engine(SparkSpec(nodes=2, records=100))["delivered"]
 
 
 @pytest.mark.long
@@ -121,12 +121,12 @@ def test_a_killed_node_is_one_sentence_and_the_next_run_works(spark: Any) -> Non
     killer.start()
     try:
         with pytest.raises(MeasurementFailed) as caught:
-            engine.run_once(SparkSpec(nodes=2, seconds=20.0))
+            engine(SparkSpec(nodes=2, seconds=20.0))
     finally:
         over.set()
         killer.join()
     assert "\n" not in str(caught.value)
-    assert engine.run_once(SparkSpec(nodes=2, records=100))["delivered"]
+    assert engine(SparkSpec(nodes=2, records=100))["delivered"]
     assert silent()
 
 
@@ -145,13 +145,13 @@ def test_a_frozen_node_ends_the_run_at_the_deadline_and_the_next_one_works(spark
     freezer.start()
     try:
         with pytest.raises(MeasurementFailed, match="nodes are silent: no result after 5 s"):
-            SparkEngine(spark, patience).run_once(SparkSpec(nodes=2, seconds=2.0))
+            SparkEngine(spark, patience)(SparkSpec(nodes=2, seconds=2.0))
     finally:
         freezer.join()
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-    assert SparkEngine(spark, LOCAL).run_once(SparkSpec(nodes=2, records=100))["delivered"]
+    assert SparkEngine(spark, LOCAL)(SparkSpec(nodes=2, records=100))["delivered"]
 
 
 def test_a_sweep_from_a_notebook_is_a_data_frame(spark: Any, tmp_path: Path) -> None:

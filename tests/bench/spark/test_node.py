@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import trio
 
 from netstack import build
 from netstack.bench.mesh import coordinator
+from netstack.bench.processes import MeasurementFailed
 from netstack.bench.spark.node import FAULT, OK, SETUP, TIMEOUT, Node, NodeJob
 from netstack.bench.spark.spec import SparkSpec
 from netstack.spark.barrier import BarrierTask
@@ -31,7 +33,7 @@ def job_of(**settings: Any) -> NodeJob:
     }
     mine = {name: settings.pop(name) for name in names & settings.keys()}
     mine.setdefault("subtasks", ((1, 1), (1, 1)))
-    return NodeJob(settings=SparkSpec(**settings).run_settings(), token=TOKEN, **mine)
+    return NodeJob(runs=(SparkSpec(**settings).run_settings(),), token=TOKEN, **mine)
 
 
 class Gathering:
@@ -67,12 +69,33 @@ async def run_nodes(job: NodeJob, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.
 def test_every_node_returns_its_row_and_the_first_has_the_document() -> None:
     rows = trio.run(run_nodes, job_of(records=2000, channels=2, buffer_timeout_s=0.001))
     assert [row["kind"] for row in rows] == [OK, OK]
-    document = rows[0]["document"]
+    (document,) = rows[0]["documents"]
     assert document["delivered"]
     assert document["records"] == 4000  # of each of two sources
     assert document["engine_kind"] == "spark"
     assert len(document["pairs"]) == 4
-    assert rows[1]["document"] is None
+    assert rows[1]["documents"] == []
+
+
+@pytest.mark.slow
+def test_some_runs_share_a_job_until_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of(records=2000)
+    runs = tuple({**job.runs[0], "channels": channels} for channels in (1, 4, 2))
+    whole = trio.run(run_nodes, replace(job, runs=runs))
+    assert [row["kind"] for row in whole] == [OK, OK]
+    assert [each["records"] for each in whole[0]["documents"]] == [4000] * 3
+
+    measure = coordinator.measure_mesh
+
+    async def but_the_second(spec: Any, mesh: Any) -> Any:
+        if spec.channels == 4:
+            raise MeasurementFailed("no record moves")
+        return await measure(spec, mesh)
+
+    monkeypatch.setattr("netstack.bench.spark.node.measure_mesh", but_the_second)
+    rows = trio.run(run_nodes, replace(job, runs=runs))
+    assert (rows[0]["kind"], rows[0]["error"]) == (FAULT, "MeasurementFailed: no record moves")
+    assert len(rows[0]["documents"]) == 1
 
 
 @pytest.mark.slow
