@@ -25,6 +25,7 @@ from rich.markup import escape
 from netstack.cli import stopping
 from netstack.cli.json_document import drop_output
 from netstack.cli.stopping import stopped_by
+from netstack.cli.suggestions import usage_text
 from netstack.cli.values import COUNT, NUMBER
 from netstack.errors import ConfigError, NetstackError
 from netstack.units import counted
@@ -37,7 +38,7 @@ from .compare import compare as compare_rows
 from .decision.experiment import DEFAULT_BUDGET_S, Budget, continued
 from .decision.goal import Goal
 from .emulation import emulation_cells, emulation_summary
-from .flags import engine_flags, flag, hosts_flags, json_flag, run_flags, sweep_flags, take_network
+from .flags import engine_flags, flag, hosts_flags, json_flag, list_flag, run_flags, sweep_flags, take_network
 from .goals.command import goals
 from .goals.regress import regress
 from .grid import MOST_REPEATS, Grid, expected_seconds, with_rows
@@ -112,9 +113,7 @@ def _run(words: tuple[str, ...], runners: Runners, began_s: float) -> int:
             code = cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app)
             return stopping.exit_code(code or 0)
     except click.UsageError as error:
-        named = ["netstack-bench", *(word for word in words[:1] if word in cli.commands)]  # the parser knows no context
-        where = error.ctx.command_path if error.ctx is not None else " ".join(named)
-        return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
+        return _failed(usage_text(error, cli, "netstack-bench", [*words]), 2, as_json)
     except ConfigError as error:
         return _failed(str(error), 2, as_json)
     except stopping.StoppedBySignal as error:
@@ -148,7 +147,7 @@ def cli() -> None:
 @cli.command(short_help="Run one measurement and print its table.")
 @run_flags
 @hosts_flags
-@flag("--peer", tuple(PEERS), "A peer to measure by turns with netstack; repeatable.", "peers", multiple=True)
+@list_flag("--peer", PEERS, "Peers to measure by turns with netstack.", "peers")
 @flag("--repeats", COUNT, "Number of runs whose medians are shown; by default 5 with --peer, else 1.")
 @flag(
     "--hgrm",

@@ -29,7 +29,8 @@ from netstack.cli.values import (
     SIZES,
     SWITCH,
     Parsed,
-    listed,
+    ParsedList,
+    several,
 )
 from netstack.config import PROFILES
 from netstack.errors import ConfigError
@@ -66,15 +67,21 @@ def flag(name: str, kind: Any, help: str | None = None, field: str = "", *, defa
     """
     field = field or _field(name, kind)
     values = default if isinstance(default, tuple) else (default,)
+    text = None if default is None else ",".join(_text(field, each) for each in values)
     return click.option(
         name,
         field,
         type=click.Choice(kind) if isinstance(kind, tuple) else kind,
-        default=None if default is None else ",".join(_text(field, each) for each in values),
+        default=text,
         show_default=default is not None,
         help=help,
         **more,
     )
+
+
+def list_flag(name: str, kind: tuple[str, ...], help: str, field: str) -> Flag:
+    """A flag that takes several of these texts: separated by commas, and repeated."""
+    return click.option(name, field, help=help, **several(click.Choice(kind)))
 
 
 def flag_of(spec: Any, name: str, kind: Any, help: str, field: str = "", **more: Any) -> Flag:
@@ -325,7 +332,7 @@ sweep_flags = flags(
     _KEY,
     _buffers(COUNTS, LENGTHS, "; a list draws curves"),
     _link(LINK_RATES, NETWORKS, "; a list compares"),
-    _checkpoints(SIZES, Parsed("modes", listed(str)), LENGTHS, "; a list compares"),
+    _checkpoints(SIZES, ParsedList("mode,...", str), LENGTHS, "; a list compares"),
     flag("--seconds", SECONDS, "Length of each run.", default=DEFAULT_SECONDS),
     flag("--latency-seconds", SECONDS, "Length of each latency run; by default --seconds; 0 leaves latency runs out."),
     flag(
@@ -358,12 +365,11 @@ hosts_flags = flags(
 """The flags for measuring elsewhere than between two processes of this machine."""
 
 engine_flags = flags(
-    flag(
+    list_flag(
         "--peer",
         ("flink",),
         "Also measure a real Flink and netstack --as flink at every point, and compare them.",
         "peers",
-        multiple=True,
     ),
     flag(
         "--engine",

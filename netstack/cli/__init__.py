@@ -25,6 +25,7 @@ from ..safe_text import escape_unencodable
 from ..version import __version__
 from .json_document import drop_output, print_document
 from .stopping import StoppedBySignal, exit_code, signals_are_ctrl_c, stop_code, stopped_by, unwrapped_interrupt
+from .suggestions import usage_text
 
 _COMMANDS: Final = {
     "buffers": "buffers",
@@ -105,9 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with signals_are_ctrl_c(), unwrapped_interrupt():
             return exit_code(_run(words))
     except click.UsageError as error:
-        named = ["netstack", *(word for word in words[:1] if word in _COMMANDS)]  # errors of the parser have no context
-        where = error.ctx.command_path if error.ctx is not None else " ".join(named)
-        return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
+        return _failed(usage_text(error, cli, "netstack", words), 2, as_json)
     except StoppedBySignal as error:
         return _failed(str(error), stop_code(), as_json)
     except ConfigError as error:

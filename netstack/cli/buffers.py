@@ -19,7 +19,7 @@ from ..ids import ResultPartitionType
 from ..units import format_size
 from .json_document import print_document
 from .network_flags import buffer_flags, memory_flags
-from .values import COUNT, Parsed
+from .values import COUNT, Parsed, several
 
 _GATE: Final = re.compile(r"(?:([^=]+)=)?(\d+)(?::(\d+))?")
 _PARTITION: Final = re.compile(r"(?:([^=]+)=)?(\d+)(:unbounded)?")
@@ -48,18 +48,16 @@ def _partition(text: str) -> tuple[str | None, PartitionPlan]:
 @click.option(
     "--gate",
     "gates",
-    type=Parsed("gate", _gate),
-    multiple=True,
-    metavar="[NAME=]CHANNELS[:LOCAL]",
-    help="An input gate with this many channels, of which LOCAL read from the same TaskManager; repeatable.",
+    **several(Parsed("gate", _gate)),
+    metavar="[NAME=]CHANNELS[:LOCAL],...",
+    help="Input gates with this many channels, of which LOCAL read from the same TaskManager.",
 )
 @click.option(
     "--partition",
     "partitions",
-    type=Parsed("partition", _partition),
-    multiple=True,
-    metavar="[NAME=]SUBPARTITIONS[:unbounded]",
-    help="A result partition; repeatable.",
+    **several(Parsed("partition", _partition)),
+    metavar="[NAME=]SUBPARTITIONS[:unbounded],...",
+    help="Result partitions.",
 )
 @click.option(
     "--connections",

@@ -33,7 +33,7 @@ from ..errors import ConfigError
 from ..runtime.authentication import Secret
 from .jobmanager_flags import SECRET_VARIABLE
 from .json_document import print_document
-from .values import COUNT
+from .values import COUNT, several
 
 Verdict = Literal["ok", "note", "warn", "fail"]
 
@@ -274,11 +274,10 @@ _STYLES: Final = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "red"
 @click.option(
     "--port",
     "ports",
-    type=COUNT,
-    multiple=True,
+    **several(COUNT),
     default=(6121,),
     show_default=True,
-    help="Port that a service will listen on; repeatable.",
+    help="Ports that services will listen on.",
 )
 @click.option(
     "--secret-file",

@@ -27,7 +27,7 @@ from .jobmanager_flags import json_flag, secret_flag
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
 from .network_flags import load_balance_flag, metrics_flag
-from .values import COUNT, LENGTH, SIZE
+from .values import COUNT, LENGTH, SIZE, several
 
 _DEFAULTS = JobManagerConfig()
 
@@ -121,9 +121,9 @@ _DEFAULTS = JobManagerConfig()
 @click.option(
     "--web-name",
     "web_names",
-    metavar="NAME",
-    multiple=True,
-    help="Additional host name in the page's URL, besides the names of this host; repeatable.",
+    metavar="NAME,...",
+    **several(),
+    help="Additional host names in the page's URL, besides the names of this host.",
 )
 @metrics_flag
 @click.option(

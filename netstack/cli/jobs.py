@@ -21,7 +21,7 @@ from .job import checked_savepoint, job_parameters, load_stream_graph, parameter
 from .job_output import job_lines, jobs_table, news_lines, not_restored_line, print_all, print_results, result_document
 from .jobmanager_flags import call, connected, jobmanager_flags, json_flag, secret_of
 from .json_document import print_document
-from .values import LENGTH
+from .values import LENGTH, several
 
 _WAITS_INTERVAL_S: Final = 3.0
 """Interval at which `submit --wait` checks what the job waits for."""
@@ -99,7 +99,10 @@ def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None
 )
 @savepoint_flags
 @click.option(
-    "--ship", multiple=True, metavar="PACKAGE", help="Send this package (a name or a path) with the job; repeatable."
+    "--ship",
+    **several(),
+    metavar="PACKAGE,...",
+    help="Send these packages (names or paths) with the job.",
 )
 @adaptive_flags
 @jobmanager_flags

@@ -39,7 +39,7 @@ from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
 from .network_flags import acts_as_flag, max_record_flag, metrics_flag
-from .values import COUNT, LENGTH, SIZE, Parsed
+from .values import COUNT, LENGTH, SIZE, Parsed, several
 
 _IDLE_CHECK_S: Final = 10.0
 _GRACE_S: Final = 5.0
@@ -101,10 +101,10 @@ _FILE_NAMES: Final = {
 )
 @click.option(
     "--allow",
-    multiple=True,
-    metavar="PACKAGE.|MODULE:",
-    help="Also run functions of this package (shop.) or of this module (words: or shop.daily:); repeatable. '*' allows"
-    " every package.",
+    **several(),
+    metavar="PACKAGE.|MODULE:,...",
+    help="Also run functions of these packages (shop.) or of these modules (words: or shop.daily:). '*' allows every"
+    " package.",
 )
 @click.option("--allow-submitted", is_flag=True, default=None, help="Run packages that clients send with --ship.")
 @click.option(

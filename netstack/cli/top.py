@@ -63,6 +63,7 @@ def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float,
     Press `q` or Ctrl-C to quit. If standard output is no terminal, one snapshot is printed as with --once. The exit
     code is then 1 if an address cannot be reached; otherwise, if no address has answered within 10 seconds.
     """
+    addresses = tuple(each for several in addresses for each in several.split(",") if each)
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
             raise ConfigError(f"{address!r} is no address; give HOST:PORT, such as 10.0.0.1:6121")

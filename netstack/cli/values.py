@@ -11,7 +11,7 @@ import decimal
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
@@ -40,6 +40,42 @@ class Parsed(_ParamType):
             return self._parse(value)
         except (ConfigError, ValueError) as error:
             self.fail(str(error), param, ctx)
+
+
+class ParsedList(Parsed):
+    """A click type whose values are lists separated by commas."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        super().__init__(name, listed(parse))
+
+
+@final
+class Several(_ParamType):
+    """Values of a click type, separated by commas."""
+
+    def __init__(self, kind: Any) -> None:
+        self.name = kind.name
+        self._kind = kind
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """That of one value, and that there may be several."""
+        one = f"[{'|'.join(self._kind.choices)}]" if isinstance(self._kind, click.Choice) else self.name.upper()
+        return f"{one},..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parses text. A value that is not text is a default and is returned unchanged."""
+        if not isinstance(value, str):
+            return value
+        return tuple(self._kind.convert(part.strip(), param, ctx) for part in value.split(",") if part.strip())
+
+
+def several(kind: Any = click.STRING) -> dict[str, Any]:
+    """The settings of a click option whose value is a tuple: separated by commas, and repeated."""
+    return {"type": Several(kind), "multiple": True, "callback": _flat}
+
+
+def _flat(_context: click.Context, _parameter: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each for value in values for each in (value if isinstance(value, tuple) else (value,)))
 
 
 _EXACT: Final = decimal.Context(traps=[decimal.Inexact])
@@ -130,11 +166,11 @@ COUNT: Final = Parsed("count", parse_count)
 NUMBER: Final = Parsed("number", parse_number)
 RATE: Final = Parsed("rate", parse_rate)
 LINK_RATE: Final = Parsed("rate", parse_link_rate)
-LINK_RATES: Final = Parsed("rates", listed(parse_link_rate))
+LINK_RATES: Final = ParsedList("rate,...", parse_link_rate)
 NETWORK: Final = Parsed("network", parse_network)
-NETWORKS: Final = Parsed("networks", listed(parse_network))
+NETWORKS: Final = ParsedList("network,...", parse_network)
 SWITCH: Final = Parsed("on|off", parse_switch)
-DURATIONS: Final = Parsed("durations", listed(parse_duration))
-LENGTHS: Final = Parsed("durations", listed(parse_length))
-SIZES: Final = Parsed("sizes", listed(parse_size))
-COUNTS: Final = Parsed("counts", listed(parse_count))
+DURATIONS: Final = ParsedList("duration,...", parse_duration)
+LENGTHS: Final = ParsedList("duration,...", parse_length)
+SIZES: Final = ParsedList("size,...", parse_size)
+COUNTS: Final = ParsedList("count,...", parse_count)

@@ -242,6 +242,12 @@ def test_peers_are_measured_beside_it(
     assert re.search(r"latency p50\s+52.\d ms\s+52.\d ms\s+0\.5 x", printed)
 
 
+@pytest.mark.parametrize("flags", [("--peer", "zmq,raw"), ("--peer", "zmq", "--peer", "raw", "--peer", "zmq")])
+def test_several_peers(flags: tuple[str, ...], runners: FakeRunners) -> None:
+    assert main(["run", *flags], runners=runners) == 0
+    assert runners.peers == (["zmq", "raw"], 5)
+
+
 def test_one_peer_is_one_column(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--peer", "flight"], runners=runners) == 0
     assert re.search(r"netstack\s+flight\s+ratio\n", capsys.readouterr().out)

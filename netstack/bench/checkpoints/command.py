@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import click
 
 from netstack.cli.stopping import stopped_by
-from netstack.cli.values import COUNT, LENGTH, SECONDS, Parsed, listed, parse_number
+from netstack.cli.values import COUNT, LENGTH, SECONDS, ParsedList, parse_number
 
 from .. import console
 from ..experiment import ResultFolder, output_flag
@@ -29,10 +29,10 @@ _DEFAULT: Final = CheckpointsSpec()
     ),
     flag_of(_DEFAULT, "--interval", LENGTH, "Interval between checkpoints."),
     flag_of(_DEFAULT, "--aligned-timeout", LENGTH, "Timed mode: age at which a checkpoint becomes unaligned."),
-    flag("--modes", Parsed("modes", listed(str)), "Modes to compare.", default=MODES),
+    flag("--modes", ParsedList("mode,...", str), "Modes to compare.", default=MODES),
     flag(
         "--pressure",
-        Parsed("numbers", listed(parse_number)),
+        ParsedList("number,...", parse_number),
         "Backpressure from 0: the sinks take (1 - pressure) of their full rate.",
         "pressures",
         default=tuple(f"{pressure:g}" for pressure in _DEFAULT.pressures),

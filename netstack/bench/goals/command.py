@@ -22,7 +22,7 @@ from netstack.errors import ConfigError
 from netstack.units import three_digits
 
 from .. import console
-from ..flags import flag, flags, json_flag
+from ..flags import flag, flags, json_flag, list_flag
 from ..host import host_facts, version
 from ..interval import Interval
 from .measure import Rounds, failures, figures, measure, medians, values_of
@@ -36,7 +36,7 @@ REPEATS: Final = 5
     flag("--repeats", COUNT, "Rounds; a figure is the mean of their ratios, with a range from 3 on.", default=REPEATS),
     flag("--seconds", SECONDS, "Length of most measurements.", default=1.0),
     flag("--only", None, "Only rows that contain this text; repeatable.", "words", multiple=True),
-    flag("--build", BUILDS, "Both if not given.", "builds", multiple=True),
+    list_flag("--build", BUILDS, "By default both.", "builds"),
     json_flag,
 )
 def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[str, ...], as_json: bool) -> int:

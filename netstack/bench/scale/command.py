@@ -18,7 +18,7 @@ from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
 from ..experiment import with_facts
-from ..flags import flag, flag_of, flags, json_flag
+from ..flags import flag, flag_of, flags, json_flag, list_flag
 from ..mesh.coordinator import run_over_hosts
 from ..mesh.spec import MeshSpec
 from ..runner import run_once
@@ -144,9 +144,9 @@ _COUNTS = ("taskmanagers", "parallelism", "connections", "channels")
 
 @click.command(short_help="More channels, connections, TaskManagers: rate, CPU and memory of each.")
 @flags(
-    flag("--axis", AXES, "What to increase; repeatable, by default all.", "axes", multiple=True),
+    list_flag("--axis", AXES, "What to increase; by default all.", "axes"),
     flag("--most", COUNT, "Limit of channels, connections and TaskManagers."),
-    flag("--emit", EMITS, "How records are emitted; repeatable, by default both.", "emits", multiple=True),
+    list_flag("--emit", EMITS, "How records are emitted; by default both.", "emits"),
     flag_of(_DEFAULT, "--seconds", SECONDS, "Length of each run."),
     json_flag,
 )

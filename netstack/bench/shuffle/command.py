@@ -15,7 +15,7 @@ from netstack.cli.values import COUNT, SIZE
 from netstack.config import SHUFFLE_COMPRESSIONS
 
 from .. import console
-from ..flags import flag, flags, json_flag
+from ..flags import flag, flags, json_flag, list_flag
 from .measure import ShuffleSpec, measure
 from .rows import MODES
 
@@ -23,19 +23,13 @@ from .rows import MODES
 @click.command(short_help="Shuffle of a batch job: pipelined, hybrid, blocking; rate, disk, memory.")
 @flags(
     flag("--bytes", SIZE, "Size of all rows together.", "size_bytes", default="256MiB"),
-    flag("--mode", tuple(MODES), "How the stages exchange rows; repeatable, by default all.", "modes", multiple=True),
+    list_flag("--mode", tuple(MODES), "How the stages exchange rows; by default all.", "modes"),
     flag("--producers", COUNT, "Subtasks that make rows.", default=2),
     flag("--consumers", COUNT, "Subtasks that receive rows.", default=2),
     flag("--taskmanagers", COUNT, "Number of TaskManagers, processes of this machine.", default=2),
     flag("--slots", COUNT, "Slots of each TaskManager; with 1 the second stage waits for the first.", default=2),
     flag("--repeats", COUNT, "Runs of each mode, by turns.", default=3),
-    flag(
-        "--compression",
-        SHUFFLE_COMPRESSIONS,
-        "Compression of stored data; repeatable, by default all.",
-        "compressions",
-        multiple=True,
-    ),
+    list_flag("--compression", SHUFFLE_COMPRESSIONS, "Compression of stored data; by default all.", "compressions"),
     click.option(
         "--half/--no-half",
         "is_halved",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import pytest
 
 from netstack.bench.cli import cli as bench
 from netstack.cli import cli as netstack
-from netstack.cli.values import DURATION, DURATIONS, LENGTH, LENGTHS, SECONDS
+from netstack.cli.values import DURATION, DURATIONS, LENGTH, LENGTHS, SECONDS, Several
 
 
 def _options(name: str, command: click.Command) -> Iterator[tuple[str, click.Option]]:
@@ -45,3 +46,47 @@ def test_a_flag_whose_name_says_seconds_takes_a_number() -> None:
     assert len(named) > 10
     assert {OPTIONS[name].type.convert("5", None, None) for name in named} == {5.0}
     assert {OPTIONS[name].type.convert("50ms", None, None) for name in named} == {0.05}
+
+
+ONE_VALUE_EACH = {"-p", "--only", "--release", "--checkpoint-root"}
+"""Values that may contain a comma."""
+
+
+def given(option: click.Option, *words: str) -> Any:
+    """The value of an option that was given these words."""
+    seen: dict[str, Any] = {}
+    command = click.Command("x", params=[option], callback=lambda **values: seen.update(values))
+    command.main([*words], standalone_mode=False)
+    (value,) = seen.values()
+    return value
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.multiple])
+def test_a_flag_of_several_values_takes_them_with_commas_and_repeated(name: str) -> None:
+    option = OPTIONS[name]
+    flag = option.opts[0]
+    if flag in ONE_VALUE_EACH:
+        return
+    assert isinstance(option.type, Several), "`several` makes it"
+    texts = next(
+        each
+        for each in (option.type._kind.choices if _is_choice(option.type) else (), ("1", "2"))
+        if each and _is_valid(option, each[0])
+    )
+    first, last = texts[0], texts[-1]
+    found = given(option, flag, f"{first},{last}")
+    assert len(found) == 2
+    assert found == given(option, flag, first, flag, last) == given(option, f"{flag}={first}, {last}")
+    assert given(option) in ((), None) or option.default is not None
+
+
+def _is_choice(kind: Any) -> bool:
+    return isinstance(kind, Several) and isinstance(kind._kind, click.Choice)
+
+
+def _is_valid(option: click.Option, text: str) -> bool:
+    try:
+        option.type.convert(text, option, None)
+    except click.BadParameter:
+        return False
+    return True
