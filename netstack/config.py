@@ -50,6 +50,9 @@ FLINK_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
 PROFILES: Final[Mapping[str, str | None]] = MappingProxyType({"netstack": None, "flink": "2.3", "flink-1.x": "1.x"})
 """The values of `--as`, with the version of Flink that each one selects."""
 
+LEAST_SLOT_BYTES: Final = 16 * MIB
+"""Minimum memory of a slot process: connections to thirty other slots with sixteen buffers of 32 KiB each."""
+
 _FLINK_STARTING_SEGMENT_BYTES: Final = 1024
 MAX_GRACE_S = 3600.0
 SHUFFLE_COMPRESSIONS = ("auto", "lz4", "none")
@@ -327,3 +330,11 @@ class NetworkConfig:
     def total_segments(self) -> int:
         """The number of network buffers in `memory_bytes`."""
         return self.memory_bytes // self.segment_size_bytes
+
+
+def slot_memory_bytes(memory_bytes: int, slots: int) -> int:
+    """Returns the memory for network buffers of each slot process of a TaskManager that has this memory in total.
+
+    It is the slot's share, but at least `LEAST_SLOT_BYTES` if the total allows it: only used buffers take memory.
+    """
+    return max(memory_bytes // slots, min(LEAST_SLOT_BYTES, memory_bytes))

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from ..config import PROFILES, NetworkConfig
+from ..schedule.plan.plan import SlotsIn
 from ..schedule.slots.slots import LoadBalanceMode
 from ..units import format_size
 from .values import COUNT, SIZE
@@ -79,6 +80,14 @@ load_balance_flag: Final = click.option(
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
     show_default=LoadBalanceMode.NONE.value,
     help="How to place subtasks. none: keep exchanges local; slots or tasks: spread these over all TaskManagers.",
+)
+
+slots_in_flag: Final = click.option(
+    "--slots-in",
+    type=click.Choice([each.value for each in SlotsIn]),
+    default=SlotsIn.PROCESSES.value,
+    show_default=True,
+    help="processes: each slot is a process; loop: the slots of a TaskManager share one process and one event loop.",
 )
 
 acts_as_flag: Final = click.option(

@@ -15,11 +15,11 @@ from ..config import NetworkConfig
 from ..json_text import json_text
 from ..schedule.plan.as_json import plan_document
 from ..schedule.plan.html import plan_html
-from ..schedule.plan.plan import Plan, make_plan
+from ..schedule.plan.plan import Plan, SlotsIn, make_plan
 from ..schedule.plan.text import plan_text
 from ..schedule.slots.slots import LoadBalanceMode
 from .job import job_parameters, load_job, parameters_of
-from .network_flags import buffer_flags, load_balance_flag, memory_flags
+from .network_flags import buffer_flags, load_balance_flag, memory_flags, slots_in_flag
 from .values import COUNT, COUNTS
 
 
@@ -45,6 +45,7 @@ _FORMATS: Final = {"text": plan_text, "json": _document, "html": plan_html}
     default=(),
     help="Slots that other jobs use on each TaskManager, in the order of registration, such as 2,0,1.",
 )
+@slots_in_flag
 @load_balance_flag
 @click.option("--evenly-spread-out-slots", is_flag=True, hidden=True)  # the name of `--load-balance slots` in 0.3
 @click.option(
@@ -66,6 +67,7 @@ def plan(
     taskmanagers: int | None,
     slots: int | None,
     taken: tuple[int, ...],
+    slots_in: str,
     load_balance: str | None,
     evenly_spread_out_slots: bool,
     form: str,
@@ -87,6 +89,7 @@ def plan(
         taskmanagers=taskmanagers,
         slots=slots,
         taken=taken,
+        slots_in=SlotsIn(slots_in),
         mode=LoadBalanceMode(load_balance or ("slots" if evenly_spread_out_slots else "none")),
         network=NetworkConfig(
             memory_bytes=memory_bytes,

@@ -26,7 +26,7 @@ from ..errors import ConfigError, NetstackError, RequestRefused
 from ..jobmanager.client import JobClient, JobResult
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.job_master import JobMaster
-from ..jobmanager.local import memory_for, open_local_cluster
+from ..jobmanager.local import check_memory, memory_for, open_local_cluster
 from ..jobmanager.service import JobManager
 from ..schedule.execution import JobState
 from ..schedule.graph.stream_graph import StreamGraph
@@ -37,7 +37,7 @@ from .job import checked_savepoint, job_parameters, load_stream_graph, parameter
 from .job_output import decided_lines, not_restored_line, print_results, result_document
 from .jobmanager_flags import json_flag
 from .json_document import print_document
-from .network_flags import acts_as_flag, load_balance_flag, max_record_flag
+from .network_flags import acts_as_flag, load_balance_flag, max_record_flag, slots_in_flag
 from .run_view import RunView
 from .stopping import StoppedBySignal, note_signal, stopped_by
 from .values import COUNT, SIZE
@@ -118,13 +118,7 @@ class JobCluster(Protocol):
     help="Folder for jobs and checkpoints. On several hosts it must be a shared one. A job that an earlier run left"
     " there is not continued: start from its checkpoint with --from.",
 )
-@click.option(
-    "--slots-in",
-    type=click.Choice(["processes", "loop"]),
-    default="processes",
-    show_default=True,
-    help="processes: each slot is a process; loop: the slots of a TaskManager share one process and one event loop.",
-)
+@slots_in_flag
 @max_record_flag
 @acts_as_flag
 @adaptive_flags
@@ -175,7 +169,9 @@ def run(
     spark = None if where == "here" else _spark_settings(master, taskmanagers, graph.name)
     taskmanagers, slots = _size(graph, taskmanagers if spark is None else spark.node_count, slots, mode)
     if memory_bytes is None:
-        memory_bytes = memory_for(graph, taskmanagers, slots, mode)
+        memory_bytes = memory_for(graph, taskmanagers, slots, mode, slots_in)
+    else:
+        check_memory(graph, taskmanagers, slots, memory_bytes, mode, slots_in, acts_as or "netstack")
     logging.basicConfig(
         level=logging.INFO if verbose else logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )

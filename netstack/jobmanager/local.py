@@ -25,7 +25,8 @@ from ..runtime.authentication import Secret
 from ..runtime.names import refuse_while_importing
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
-from ..schedule.plan.plan import make_plan
+from ..schedule.plan.plan import SlotsIn, make_plan
+from ..schedule.plan.words import buffers_problem
 from ..schedule.slots.slots import LoadBalanceMode
 from .children import Lines, LocalTaskManagers, TaskManagerSettings, open_local_taskmanagers, wait_registered
 from .client import JobClient, JobResult, graph_of, open_job_client
@@ -143,11 +144,15 @@ async def open_local_cluster(
 
 
 def memory_for(
-    graph: StreamGraph, taskmanagers: int, slots: int, load_balance: LoadBalanceMode = LoadBalanceMode.NONE
+    graph: StreamGraph,
+    taskmanagers: int,
+    slots: int,
+    load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
+    slots_in: str = "processes",
 ) -> int:
     """Returns the default memory for network buffers of each TaskManager.
 
-    It is the requirement of the fullest slot, for every slot, plus a quarter, and at least `MEMORY_BYTES`.
+    It is the requirement of the fullest process, for every one, plus a quarter, and at least `MEMORY_BYTES`.
 
     Raises:
         ConfigError: the job cannot be planned.
@@ -155,9 +160,36 @@ def memory_for(
     network = graph.settings.network
     if network is not None:  # the job's own network environment, in the memory of each slot
         return max(MEMORY_BYTES, slots * network.memory_bytes)
-    plan = make_plan(graph, taskmanagers=taskmanagers * slots, slots=1, mode=load_balance)
+    plan = make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=load_balance, slots_in=SlotsIn(slots_in))
     required = 0 if plan.buffers is None else int(plan.buffers.required.max(initial=0))
-    return max(MEMORY_BYTES, slots * required * plan.network.segment_size_bytes * 5 // 4)
+    return max(MEMORY_BYTES, plan.processes * required * plan.network.segment_size_bytes * 5 // 4)
+
+
+def check_memory(
+    graph: StreamGraph,
+    taskmanagers: int,
+    slots: int,
+    memory_bytes: int,
+    load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
+    slots_in: str = "processes",
+    acts_as: str = "netstack",
+) -> None:
+    """Checks that the job has enough network buffers in TaskManagers with this memory.
+
+    Raises:
+        ConfigError: buffers are missing; the text says how many, and where.
+    """
+    plan = make_plan(
+        graph,
+        taskmanagers=taskmanagers,
+        slots=slots,
+        mode=load_balance,
+        network=NetworkConfig.acting_as(acts_as, memory_bytes=memory_bytes),
+        slots_in=SlotsIn(slots_in),
+    )
+    problem = buffers_problem(plan)
+    if problem:
+        raise ConfigError(f"the job does not fit: {problem}")
 
 
 def run_job(
@@ -208,7 +240,9 @@ def run_job(
     if plan.problem:  # no other TaskManager will register with this cluster
         raise ConfigError(f"taskmanagers={taskmanagers}, slots={slots}: {plan.problem}")
     if memory_bytes is None:
-        memory_bytes = memory_for(graph, taskmanagers, slots, load_balance)
+        memory_bytes = memory_for(graph, taskmanagers, slots, load_balance, slots_in)
+    else:
+        check_memory(graph, taskmanagers, slots, memory_bytes, load_balance, slots_in)
 
     async def run() -> JobResult:
         async with open_local_cluster(

@@ -17,7 +17,7 @@ from .graph.stream_graph import (
     StreamGraph,
     StreamSettings,
 )
-from .plan.plan import Plan, make_plan
+from .plan.plan import Plan, SlotsIn, make_plan
 from .plan.text import plan_text
 from .slots.slots import LoadBalanceMode
 
@@ -35,6 +35,7 @@ __all__ = [
     "Partitioner",
     "Plan",
     "ResourceProfile",
+    "SlotsIn",
     "StreamEnvironment",
     "StreamGraph",
     "StreamSettings",

@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final
 
-from ..config import MIB, NetworkConfig
+from ..config import NetworkConfig, slot_memory_bytes
 from ..control.codec import Plain
 from ..errors import ConfigError
 from ..runtime.kept_partitions import KeptTogether, folder_name
@@ -79,9 +79,6 @@ METRICS_TAKEN: Final = PORT_TAKEN + 1
 SLOTS_AT_MOST: Final = 256
 """Maximum number of slot processes of a TaskManager: about 5 GiB of memory when all run."""
 
-LEAST_BYTES: Final = 16 * MIB
-"""Minimum memory of a slot: connections to thirty other slots with sixteen buffers of 32 KiB each."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSettings:
@@ -110,11 +107,8 @@ class SlotSettings:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory for the network buffers of a slot: its share, but at least `LEAST_BYTES` if the total allows it.
-
-        Only used buffers take memory.
-        """
-        return max(self.config.memory_bytes // self.config.slots, min(LEAST_BYTES, self.config.memory_bytes))
+        """Memory for the network buffers of a slot."""
+        return slot_memory_bytes(self.config.memory_bytes, self.config.slots)
 
     def together(self, environment: str) -> KeptTogether:
         """Returns where slots store the partitions of this network environment."""

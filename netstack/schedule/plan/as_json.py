@@ -1,7 +1,8 @@
 """A plan as one JSON document.
 
 Rules: the keys are a contract. `null` means unknown yet, or unbounded. Chains are named by their letters, as in every
-other rendering, subtasks by their position in lists.
+other rendering, subtasks by their position in lists. If slots are processes, `buffers_available` is of each slot, and
+`buffers_required` and `buffers_at_most` are those of the slot of the TaskManager that needs most.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "cluster": {
             "taskmanagers": plan.taskmanagers,
             "slots": plan.slots,
+            "slots_in": plan.slots_in.value,
             "slots_taken": list(plan.taken),
             "load_balance": plan.mode.value,
         },
@@ -96,7 +98,7 @@ def _edge(plan: Plan, index: int) -> dict[str, Any]:
         "channels": None if counts is None else counts.channels,
         "local": None if counts is None else counts.local,
         "remote": None if counts is None else counts.remote,
-        "tcp_connections": None if counts is None else counts.connections,
+        "tcp_connections": None if counts is None else counts.connections - counts.within,
     }
 
 
@@ -127,8 +129,9 @@ def _network(plan: Plan) -> dict[str, Any] | None:
         "channels": sum(edge.channels for edge in edges),
         "local": sum(edge.local for edge in edges),
         "remote": sum(edge.remote for edge in edges),
-        "tcp_connections": plan.channels.connections,
-        "tcp_connections_by_dataset": sum(edge.connections for edge in edges),
+        "tcp_connections": plan.channels.tcp_connections,
+        "tcp_connections_by_dataset": sum(edge.connections - edge.within for edge in edges),
+        "shared_memory_connections": plan.channels.within,
         "buffers_available": plan.network.total_segments,
         "segment_size_bytes": plan.network.segment_size_bytes,
     }
@@ -140,10 +143,7 @@ def _taskmanagers(plan: Plan) -> list[dict[str, Any]] | None:
     columns = (
         plan.placement.tasks,
         plan.placement.slots_used,
-        plan.channels.dialled,
-        plan.channels.accepted,
-        plan.buffers.required,
-        plan.buffers.maximum,
+        *plan.taskmanager_rows(),
     )
     return [
         {

@@ -165,8 +165,9 @@ def _numbers(plan: Plan) -> Iterator[str]:
     if plan.channels is not None and plan.buffers is not None:
         cells.append(("local channels", f"{sum(edge.local for edge in plan.channels.edges):,}"))
         cells.append(("remote channels", f"{sum(edge.remote for edge in plan.channels.edges):,}"))
-        cells.append(("TCP connections", f"{plan.channels.connections:,}"))
-        cells.append(("buffers on one TM", f"{int(plan.buffers.required.max()):,}"))
+        cells.append(("TCP connections", f"{plan.channels.tcp_connections:,}"))
+        where = "in one slot" if plan.processes > 1 else "on one TM"
+        cells.append((f"buffers {where}", f"{int(plan.buffers.required.max()):,}"))
     regions = sum(region.count for region in plan.regions)
     cells.append(("regions" if regions else "logical regions", f"{regions or len(plan.regions):,}"))
     yield "<dl>" + "".join(f"<div><dt>{what}</dt><dd>{value}</dd></div>" for what, value in cells) + "</dl>"
@@ -186,19 +187,22 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
     if plan.placement is None or plan.channels is None or plan.buffers is None:
         return
     yield "<section><h2>TaskManagers</h2>"
-    yield f'<p class="note">{escape(network_text(plan))}; memory for {plan.buffers.available:,} network buffers each.'
+    where = "in each slot, which is a process; the table has those of the slot that needs most."
+    memory = f"memory for {plan.buffers.available:,} network buffers {where if plan.processes > 1 else 'each.'}"
+    yield f'<p class="note">{escape(network_text(plan))}; {memory}'
     if len(plan.placement.stages) > 1:
         yield f"{len(plan.placement.stages)} stages run one after the other, each with all slots."
     yield escape(unknown_text(plan))
     yield '</p><div class="wide"><table><tr><th class="n">TM</th><th class="n">tasks</th><th class="n">dials</th>'
     yield '<th class="n">buffers<br>required</th><th class="n">at most</th><th>slots and subtasks</th></tr>'
+    dialled, _, required, maximum = plan.taskmanager_rows()
     for number, slots in enumerate(taskmanager_rows(plan, plan.placement, _MOST_ROWS)):
-        most = int(plan.buffers.maximum[number])
+        most = int(maximum[number])
         cells = (
             f"{number}",
             f"{int(plan.placement.tasks[number]):,}",
-            f"{int(plan.channels.dialled[number]):,}",
-            f"{int(plan.buffers.required[number]):,}",
+            f"{int(dialled[number]):,}",
+            f"{int(required[number]):,}",
             "no bound" if most < 0 else f"{most:,}",
         )
         boxes = "".join(f'<span class="slot">{"".join(map(_chip, slot))}</span>' for slot in slots)

@@ -1,19 +1,22 @@
-"""Plans a job on given TaskManagers: placement, channels, connections and network buffers.
+"""Plans a job on given TaskManagers: placement, channels, connections and network buffers, as they are deployed.
 
-Rules: time and memory grow with subtasks and TaskManagers, never with channels.
+Rules: time and memory grow with subtasks and processes, never with channels. By default each slot is a process, with
+its share of the TaskManager's memory, and channels between two slots are remote; with `SlotsIn.LOOP` each TaskManager
+is one. A job with network settings of its own has these buffers in each process.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
 from ...buffer.requirements import LANDING_SEGMENTS, gate_buffers, partition_buffers
-from ...config import NetworkConfig
+from ...config import NetworkConfig, slot_memory_bytes
 from ...errors import ConfigError
 from ..graph.chaining import Chaining
 from ..graph.job_generator import check_result_types, generate_job
@@ -26,6 +29,17 @@ from ..structures import IndexArray, index_array
 from ..topology.regions import Regions
 from ..topology.topology import Topology
 from .channels import JobChannels, count_channels
+
+
+@final
+class SlotsIn(enum.Enum):
+    """Where the tasks of a slot run."""
+
+    PROCESSES = "processes"
+    """Each slot is a process."""
+
+    LOOP = "loop"
+    """The slots of a TaskManager share one process, and its event loop."""
 
 
 @final
@@ -50,7 +64,7 @@ class RegionPlan:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferPlan:
-    """The network buffers of each TaskManager.
+    """The network buffers of each process: a slot, or a whole TaskManager (`Plan.processes`).
 
     Attributes:
         required: needed for its tasks to start.
@@ -64,7 +78,7 @@ class BufferPlan:
 
     @property
     def missing(self) -> int:
-        """Number of buffers that the TaskManager with the highest need lacks."""
+        """Number of buffers that the process with the highest need lacks."""
         return max(0, int(self.required.max(initial=0)) - self.available)
 
 
@@ -76,12 +90,14 @@ class Plan:
     Attributes:
         chaining: why its vertices are as they are; None for a job without a stream graph.
         mode: how tasks are spread.
-        network: settings of every TaskManager.
+        slots_in: whether each slot is a process.
+        network: settings of every process: a slot or a TaskManager.
+        is_own_network: whether these settings are the job's own.
         taken: slots of each that other jobs hold.
         slots_by_group: needed slots of each slot sharing group; empty while a parallelism is undecided.
         placement: where subtasks run; None if they do not fit, or take turns.
         channels: between them; None without a placement.
-        buffers: of each TaskManager; None without a placement.
+        buffers: of each process; None without a placement.
         regions: by logical region.
         problem: why the job cannot run there; empty if it can.
         turns: that its subtasks take turns, because there are fewer slots than they need; empty if they do not.
@@ -91,7 +107,9 @@ class Plan:
     job: JobGraph
     chaining: Chaining | None
     mode: LoadBalanceMode
+    slots_in: SlotsIn
     network: NetworkConfig
+    is_own_network: bool
     taskmanagers: int
     slots: int
     taken: tuple[int, ...]
@@ -110,6 +128,31 @@ class Plan:
         return not self.problem and (self.buffers is None or not self.buffers.missing)
 
     @property
+    def processes(self) -> int:
+        """Processes of each TaskManager that have network buffers."""
+        return self.slots if self.slots_in is SlotsIn.PROCESSES else 1
+
+    def taskmanager_rows(self) -> tuple[IndexArray, IndexArray, IndexArray, IndexArray]:
+        """For each TaskManager: connections dialled and accepted, buffers required and at most (-1: unbounded).
+
+        If slots are processes, the buffers are those of the slot that needs most. Empty without a placement.
+        """
+        if self.channels is None or self.buffers is None:
+            none = index_array(())
+            return none, none, none, none
+        dialled, accepted, required, maximum = (
+            each.reshape(-1, self.processes)
+            for each in (self.channels.dialled, self.channels.accepted, self.buffers.required, self.buffers.maximum)
+        )
+        most = np.where((maximum < 0).any(axis=1), -1, maximum.max(axis=1))
+        return (
+            index_array(dialled.sum(axis=1)),
+            index_array(accepted.sum(axis=1)),
+            index_array(required.max(axis=1)),
+            index_array(most),
+        )
+
+    @property
     def is_undecided(self) -> bool:
         """Whether a vertex gets its parallelism at run time, so that nothing can be placed yet."""
         return _is_undecided(self.job)
@@ -123,6 +166,7 @@ def make_plan(
     taken: Sequence[int] = (),
     mode: LoadBalanceMode = LoadBalanceMode.NONE,
     network: NetworkConfig | None = None,
+    slots_in: SlotsIn = SlotsIn.PROCESSES,
 ) -> Plan:
     """Plans a job.
 
@@ -133,7 +177,8 @@ def make_plan(
         taken: slots that other jobs hold of the first TaskManager, the second, and so on; of the others none. Needs
             both numbers.
         mode: how tasks are spread.
-        network: settings of every TaskManager.
+        network: settings of every TaskManager, whose slots share the memory. Ignored if the job has its own.
+        slots_in: whether each slot is a process, as by default in a cluster.
 
     Raises:
         ConfigError: the job is invalid, a number is below 1, or more slots are taken than there are.
@@ -150,7 +195,6 @@ def make_plan(
     else:
         job = source
         check_result_types(job)
-    settings = network or NetworkConfig()
     undecided = _is_undecided(job)
     required = 1 if undecided else required_slots(job)
     if slots is None:
@@ -177,24 +221,39 @@ def make_plan(
                 problem = str(error)
         except ConfigError as error:
             problem = str(error)
-    channels = None if placement is None else count_channels(job, placement, taskmanagers)
+    processes = slots if slots_in is SlotsIn.PROCESSES else 1
+    own = source.settings.network if isinstance(source, StreamGraph) else None
+    settings = own or _share(network or NetworkConfig(), processes)
+    channels = None if placement is None else count_channels(job, placement, taskmanagers, processes)
+    buffers = None
+    if placement is not None and channels is not None:
+        buffers = _buffers(job, placement, channels, settings, processes)
     return Plan(
         job=job,
         chaining=chaining,
         mode=mode,
+        slots_in=slots_in,
         network=settings,
+        is_own_network=own is not None,
         taskmanagers=taskmanagers,
         slots=slots,
         taken=used,
         slots_by_group=() if undecided else slots_by_group(job),
         placement=placement,
         channels=channels,
-        buffers=None if placement is None or channels is None else _buffers(job, placement, channels, settings),
+        buffers=buffers,
         regions=_regions(job, undecided),
         problem=problem,
         turns=turns,
         warning=warning,
     )
+
+
+def _share(network: NetworkConfig, processes: int) -> NetworkConfig:
+    """The settings of one of the processes that share the memory of a TaskManager."""
+    if processes == 1:
+        return network
+    return replace(network, memory_bytes=slot_memory_bytes(network.memory_bytes, processes))
 
 
 def _is_undecided(job: JobGraph) -> bool:
@@ -218,9 +277,11 @@ def _regions(job: JobGraph, undecided: bool) -> tuple[RegionPlan, ...]:
     )
 
 
-def _buffers(job: JobGraph, placement: Placement, channels: JobChannels, network: NetworkConfig) -> BufferPlan:
-    """Needed buffers by TaskManager, of the stage with the highest need: stages do not run at the same time."""
-    count = placement.tasks.size
+def _buffers(
+    job: JobGraph, placement: Placement, channels: JobChannels, network: NetworkConfig, processes: int
+) -> BufferPlan:
+    """Needed buffers by process, of the stage with the highest need: stages do not run at the same time."""
+    count = placement.tasks.size * processes
     landing = index_array(channels.dialled * LANDING_SEGMENTS)
     required, maximum, unbounded = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
     subpartitions = {edge.dataset: of.per_producer for edge, of in zip(job.edges, channels.edges, strict=True)}
@@ -228,11 +289,11 @@ def _buffers(job: JobGraph, placement: Placement, channels: JobChannels, network
         sums = _Sums(count)
         for edge, counted in zip(job.edges, channels.edges, strict=True):
             if job.vertices[edge.consumer].slot_sharing_group in stage:
-                sums.add_gates(placement.taskmanagers_of(edge.consumer), counted.remote_per_consumer, network)
+                sums.add_gates(placement.processes_of(edge.consumer, processes), counted.remote_per_consumer, network)
         for number, per_producer in subpartitions.items():
             dataset = job.datasets[number]
             if job.vertices[dataset.producer].slot_sharing_group in stage:
-                places = placement.taskmanagers_of(dataset.producer)
+                places = placement.processes_of(dataset.producer, processes)
                 for written, those in _equal(per_producer):
                     sums.add(places[those], *partition_buffers(dataset.type, written, network))
         required = np.maximum(required, sums.required)
@@ -246,7 +307,7 @@ def _buffers(job: JobGraph, placement: Placement, channels: JobChannels, network
 
 @final
 class _Sums:
-    """Buffers of each TaskManager, summed over tasks."""
+    """Buffers of each process, summed over tasks."""
 
     def __init__(self, count: int) -> None:
         self.required, self.maximum = np.zeros(count), np.zeros(count)

@@ -135,14 +135,16 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
     spread = counted(int(tasks.max()), "task")
     if tasks.min() != tasks.max():
         spread = f"{int(tasks.min()):,} to {spread}"
-    yield f"TaskManagers   {spread} on each, and memory for {plan.buffers.available:,} network buffers"
+    where = ", and" if plan.processes == 1 else "; each slot is a process with"
+    yield f"TaskManagers   {spread} on each{where} memory for {plan.buffers.available:,} network buffers"
     yield f"  {'TM':<5}{'tasks':>6}  {'dials':>6}{'buffers required':>18}{'at most':>11}   what runs there"
     used = int(tasks.nonzero()[0].max()) + 1
+    dialled, _, required, maximum = plan.taskmanager_rows()
     for number, row in enumerate(taskmanager_rows(plan, plan.placement, min(used, _MOST_TASKMANAGERS))):
-        most = int(plan.buffers.maximum[number])
+        most = int(maximum[number])
         numbers = (
-            f"  {number:<5}{int(tasks[number]):>6,}  {int(plan.channels.dialled[number]):>6,}"
-            f"{int(plan.buffers.required[number]):>18,}{'no bound' if most < 0 else f'{most:,}':>11}   "
+            f"  {number:<5}{int(tasks[number]):>6,}  {int(dialled[number]):>6,}"
+            f"{int(required[number]):>18,}{'no bound' if most < 0 else f'{most:,}':>11}   "
         )
         indent = " " * len(numbers)
         lines = textwrap.wrap(_cells(row), WIDTH - len(numbers), break_on_hyphens=False) or ["-"]
@@ -152,6 +154,8 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
         yield f"  … and {counted(used - _MOST_TASKMANAGERS, 'TaskManager')} more; {_ELSEWHERE}"
     if plan.taskmanagers > used:
         yield f"  nothing runs on {counted(plan.taskmanagers - used, 'TaskManager')} more"
+    if plan.processes > 1:
+        yield "  Buffers are those of the slot that needs most."
     yield from textwrap.wrap(unknown_text(plan), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 

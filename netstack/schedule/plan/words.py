@@ -103,10 +103,14 @@ def network_text(plan: Plan) -> str:
         return ""
     channels = sum(edge.channels for edge in plan.channels.edges)
     local = sum(edge.local for edge in plan.channels.edges)
-    separate = sum(edge.connections for edge in plan.channels.edges)
+    separate = sum(edge.connections - edge.within for edge in plan.channels.edges)
     text = f"{counted(channels, 'channel')}, {local:,} local and {channels - local:,} remote"
-    text += f", on {counted(plan.channels.connections, 'TCP connection')}"
-    return text + (f" ({separate:,} if datasets did not share them)" if separate != plan.channels.connections else "")
+    text += f", on {counted(plan.channels.tcp_connections, 'TCP connection')}"
+    if separate != plan.channels.tcp_connections:
+        text += f" ({separate:,} if datasets did not share them)"
+    if plan.processes > 1:
+        text += f" between slots of different TaskManagers and {plan.channels.within:,} in shared memory within them"
+    return text
 
 
 def unknown_text(plan: Plan) -> str:
@@ -135,9 +139,17 @@ def buffers_problem(plan: Plan) -> str:
     if plan.buffers is None or not plan.buffers.missing:
         return ""
     worst = int(plan.buffers.required.argmax())
+    taskmanager, slot = divmod(worst, plan.processes)
+    where, memory = f"TaskManager {taskmanager}", "its memory"
+    if plan.processes > 1:
+        where, memory = f"slot {slot} of {where}", "the memory of a slot"
+    needed_bytes = int(plan.buffers.required[worst]) * plan.network.segment_size_bytes
+    if plan.is_own_network:
+        advice = f"Set memory_bytes of the job's network settings to {format_size(needed_bytes)}"
+    else:
+        advice = f"Give each TaskManager {format_size(needed_bytes * plan.processes)} (--memory)"
     return (
-        f"TaskManager {worst} needs {int(plan.buffers.required[worst]):,} network buffers, but its memory holds"
-        f" {plan.buffers.available:,}: {plan.buffers.missing:,} are missing. Give it"
-        f" {format_size(int(plan.buffers.required[worst]) * plan.network.segment_size_bytes)} (--memory), fewer"
+        f"{where} needs {int(plan.buffers.required[worst]):,} network buffers, but {memory} holds"
+        f" {plan.buffers.available:,}: {plan.buffers.missing:,} are missing. {advice}, fewer"
         " exclusive buffers (--exclusive-buffers), bounded gates (--max-required) or more TaskManagers"
     )

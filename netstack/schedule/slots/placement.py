@@ -56,6 +56,17 @@ class Placement:
         """The TaskManager of each subtask of a vertex."""
         return self.taskmanager_of_group[self.groups.of_vertex[vertex]]
 
+    def processes_of(self, vertex: int, processes: int) -> IndexArray:
+        """The process of each subtask of a vertex, counted over all TaskManagers.
+
+        Args:
+            vertex: index of the vertex.
+            processes: of each TaskManager: 1, or one for each slot.
+        """
+        if processes == 1:
+            return self.taskmanagers_of(vertex)
+        return self.taskmanagers_of(vertex) * processes + self.slots_of(vertex)
+
     def slots_of(self, vertex: int) -> IndexArray:
         """The slot of its TaskManager in which each subtask of a vertex runs."""
         return self.slot_of_group[self.groups.of_vertex[vertex]]

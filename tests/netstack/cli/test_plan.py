@@ -59,7 +59,13 @@ def test_a_job_file_as_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(CLICKS), "--format", "json", "--slots", "4", "--load-balance", "tasks"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["job"] == "clicks"
-    assert document["cluster"] == {"taskmanagers": 2, "slots": 4, "slots_taken": [0, 0], "load_balance": "tasks"}
+    assert document["cluster"] == {
+        "taskmanagers": 2,
+        "slots": 4,
+        "slots_in": "processes",
+        "slots_taken": [0, 0],
+        "load_balance": "tasks",
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_what_does_not_fit_is_exit_code_1(capsys: pytest.CaptureFixture[str]) ->
     assert main(["plan", EXAMPLE, "--taskmanagers", "1", "--slots", "3"]) == 1
     assert "does not fit: job 'word count' needs 4 slots at once" in capsys.readouterr().out
     assert main(["plan", EXAMPLE, "--memory", "128KiB"]) == 1
-    assert "are missing. Give it " in " ".join(capsys.readouterr().out.split())
+    assert "are missing. Give each TaskManager " in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,12 @@ def test_a_job_that_needs_more_slots_is_refused_at_once() -> None:
         run_job(wide(3), taskmanagers=1, slots=2)
 
 
+def test_too_little_memory_is_refused_before_anything_starts() -> None:
+    missing = r"slot \d of TaskManager 0 needs 98 network buffers, but the memory of a slot holds 64: 34 are missing"
+    with pytest.raises(ConfigError, match=missing):
+        run_job(wide(6), taskmanagers=2, slots=3, memory_bytes=2 * MIB)
+
+
 def test_a_run_does_not_continue_what_an_earlier_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def cluster(*, jobmanager: JobManagerConfig, **_: object) -> NoReturn:
         raise ConfigError(f"takes up jobs: {jobmanager.takes_up_jobs}")

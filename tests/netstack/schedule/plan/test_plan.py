@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,14 +28,18 @@ from netstack.schedule.graph.stream_graph import (
     StreamNode,
     StreamSettings,
 )
+from netstack.schedule.plan import plan as planning
 from netstack.schedule.plan.as_json import plan_document
 from netstack.schedule.plan.html import plan_html, plan_svg
-from netstack.schedule.plan.plan import Plan, make_plan
+from netstack.schedule.plan.plan import Plan, SlotsIn
 from netstack.schedule.plan.text import plan_text
 from netstack.schedule.plan.words import letter, ranges, shortened
 from netstack.schedule.slots.slots import LoadBalanceMode
 
 F = "jobs:function"
+
+make_plan = partial(planning.make_plan, slots_in=SlotsIn.LOOP)
+"""A TaskManager is one process, unless a test says otherwise."""
 
 
 def shuffle(parallelism: int) -> StreamGraph:
@@ -115,9 +121,54 @@ def test_more_than_the_memory_holds() -> None:
     assert plan.buffers is not None
     assert plan.buffers.missing == int(plan.buffers.required.max()) - 64
     assert not plan.is_possible
-    assert "are missing. Give it " in " ".join(plan_text(plan).split())
+    assert "are missing. Give each TaskManager " in " ".join(plan_text(plan).split())
     assert plan_document(plan)["fits"] is False
     assert 'class="bad"' in plan_html(plan)
+
+
+def test_each_slot_is_a_process_with_its_share_of_the_memory() -> None:
+    """Two TaskManagers of two slots, and four by four subtasks: each process dials the three others."""
+    graph, network = shuffle(4), NetworkConfig(memory_bytes=256 * 1024 * KIB)
+    plan = planning.make_plan(graph, taskmanagers=2, slots=2, network=network)
+    assert plan.channels is not None
+    assert plan.buffers is not None
+    (edge,) = plan.channels.edges
+    assert (edge.local, edge.remote, plan.channels.connections) == (4, 12, 12)
+    assert (plan.channels.tcp_connections, plan.channels.within) == (8, 4)
+    needed = required_buffers(
+        config=network, gates={"gate": GatePlan(4, 1)}, partitions={"made": PartitionPlan(4)}, connections=3
+    )
+    assert plan.buffers.required.tolist() == [needed.required] * 4
+    assert plan.buffers.available == 128 * 1024 // 32
+    text = " ".join(plan_text(plan).split())
+    assert "on 8 TCP connections between slots of different TaskManagers and 4 in shared memory within them" in text
+    assert "each slot is a process with memory for 4,096 network buffers" in text
+    assert "4,096 network buffers in each slot, which is a process" in plan_html(plan)
+    assert max(map(len, plan_text(plan).splitlines())) <= 100
+    document = plan_document(plan)
+    assert (document["cluster"]["slots_in"], document["network"]["tcp_connections"]) == ("processes", 8)
+    assert document["taskmanagers"][0]["dials"] == document["taskmanagers"][0]["accepts"] == 6
+    assert document["taskmanagers"][0]["buffers_required"] == needed.required
+
+
+def test_what_fits_into_a_loop_may_not_fit_into_processes() -> None:
+    graph = shuffle(40)
+    network = NetworkConfig(memory_bytes=1700 * 32 * KIB)
+    assert make_plan(graph, taskmanagers=1, network=network, slots=40).is_possible
+    plan = planning.make_plan(graph, taskmanagers=1, network=network, slots=40)
+    assert not plan.is_possible
+    assert re.search(r"slot \d+ of TaskManager 0 needs 744 network buffers, but the memory of a slot", plan_text(plan))
+
+
+def test_a_job_with_network_settings_of_its_own_has_their_buffers_in_each_process() -> None:
+    own = NetworkConfig(memory_bytes=32 * KIB, segment_size_bytes=KIB)
+    graph = replace(shuffle(4), settings=StreamSettings(network=own))
+    for slots_in in SlotsIn:
+        plan = planning.make_plan(graph, taskmanagers=2, slots=2, slots_in=slots_in)
+        assert plan.buffers is not None
+        assert plan.buffers.available == 32
+        assert not plan.is_possible
+        assert "Set memory_bytes of the job's network settings to " in " ".join(plan_text(plan).split())
 
 
 def test_the_size_of_the_cluster() -> None:
@@ -367,6 +418,7 @@ def test_the_document() -> None:
         "remote": 12,
         "tcp_connections": 2,
         "tcp_connections_by_dataset": 4,
+        "shared_memory_connections": 0,
         "buffers_available": 2048,
         "segment_size_bytes": 32768,
     }

@@ -5,7 +5,7 @@ import pytest
 from netstack import ConfigError
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.plan.as_json import plan_document
-from netstack.schedule.plan.plan import make_plan
+from netstack.schedule.plan.plan import SlotsIn, make_plan
 from netstack.schedule.plan.text import plan_text
 from netstack.schedule.slots.slots import LoadBalanceMode
 
@@ -23,7 +23,7 @@ def shuffles(*parallelisms):
 
 
 def planned(graph, taskmanagers, slots, mode=NONE):
-    return make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=mode)
+    return make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=mode, slots_in=SlotsIn.LOOP)
 
 
 def who_is_where(plan):
