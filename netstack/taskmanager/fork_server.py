@@ -3,12 +3,14 @@
 Takes: requests over a socket, each with the file descriptors for a slot. Gives: slot processes, and their exit status.
 
 Forking a slot takes about 30 ms, and the slots share the memory pages of all imported modules. The fork server itself
-is forked from a process that has not started an event loop (`start_fork_server`).
+is forked from its keeper, which is forked from a process that has not started an event loop (`start_fork_server`).
 
 Rules:
 - No process outlives its parent: the fork server kills all slots and ends when the supervisor's end of the socket
   closes; the kernel kills the slots when the fork server dies. Each slot leads its own session, and processes that it
   started in that session are killed at its end.
+- The keeper only waits. If a signal kills the fork server, and so all slots, the keeper forks another one, and the
+  supervisor starts the slots again.
 - The fork server reaps its slots, so a process id is not reused before the supervisor knows of the end.
 """
 
@@ -17,11 +19,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import itertools
+import logging
 import os
 import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, final
@@ -32,9 +37,12 @@ import trio
 from ..errors import ConfigError, NetstackError
 from .freed_memory import keep_freed_memory
 
+LOGGER: Final = logging.getLogger("netstack.taskmanager")
+
 _REQUEST_BYTES: Final = 1 << 16
 _DESCRIPTORS: Final = 8
 _PR_SET_PDEATHSIG: Final = 1
+_PAUSE_S: Final = 0.1  # before a fork server that was killed is started again
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
 
 _leave: Final = os._exit  # slot processes replace it to record the stack of the caller
@@ -58,13 +66,20 @@ class ForkedSlot:
 
 @final
 class ForkServer:
-    """The supervisor's interface to the fork server; created by `start_fork_server`. Only one task may call `fork`."""
+    """The supervisor's interface to the fork server; created by `start_fork_server`.
+
+    Attributes:
+        pid: process id of its keeper.
+    """
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self._connection = connection
+        self._numbers = itertools.count()  # of requests: a fork server that was killed may leave one unanswered
+        self._pending: set[int] = set()  # requests whose process has not ended
         self._started: dict[int, ForkedSlot] = {}
         self._ended: dict[int, int] = {}
+        self._current: dict[int, int] = {}  # by slot
         self._changed = trio.Event()
         self._is_lost = False
 
@@ -81,14 +96,20 @@ class ForkServer:
 
         Cancellation: the process may have been started; `close` ends it.
         """
-        data = msgpack.packb({**request, "slot": slot})
-        try:
-            socket.send_fds(self._connection, [data], descriptors)
-        except OSError as error:
-            raise NetstackError(f"the fork server (process {self.pid}) has ended: {error.strerror}") from error
-        while slot not in self._started:
-            await self._wait()
-        return self._started.pop(slot)
+        while True:
+            number = next(self._numbers)
+            self._pending.add(number)
+            data = msgpack.packb({**request, "slot": slot, "number": number})
+            try:
+                socket.send_fds(self._connection, [data], descriptors)
+            except OSError as error:
+                raise NetstackError(f"the fork server (process {self.pid}) has ended: {error.strerror}") from error
+            while number not in self._started and number in self._pending:
+                await self._wait()
+            if number in self._started:
+                self._current[slot] = number
+                return self._started.pop(number)
+            del self._ended[number]  # the fork server was killed before it answered: the next one is asked
 
     async def wait_ended(self, slot: int) -> int:
         """Waits for the end of a slot's process.
@@ -101,9 +122,10 @@ class ForkServer:
 
         Cancellation: changes nothing.
         """
-        while slot not in self._ended:
+        number = self._current[slot]
+        while number not in self._ended:
             await self._wait()
-        return os.waitstatus_to_exitcode(self._ended.pop(slot))
+        return os.waitstatus_to_exitcode(self._ended.pop(number))
 
     async def run(self) -> None:
         """Receives messages of the fork server until it ends or this is cancelled."""
@@ -132,11 +154,24 @@ class ForkServer:
             os.waitpid(self.pid, 0)
 
     def _take(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        slot = message["slot"]
-        if "pid" in message:
-            self._started[slot] = ForkedSlot(message["pid"], descriptors[0])
-        else:
-            self._ended[slot] = message["status"]
+        if "lost" in message:
+            LOGGER.warning(
+                "the fork server (process %d) was killed, and all slots with it; they are started again",
+                message["lost"],
+            )
+            self._ended |= dict.fromkeys(self._pending, int(signal.SIGKILL))  # a status of waitpid
+            self._pending.clear()
+        elif message["number"] in self._pending:
+            number = message["number"]
+            if "pid" in message:
+                self._started[number] = ForkedSlot(message["pid"], descriptors[0])
+            else:
+                self._pending.discard(number)
+                self._ended[number] = message["status"]
+        elif descriptors:  # of a request that counts as lost
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptors[0], signal.SIGKILL)
+            os.close(descriptors[0])
         self._notify()
 
     async def _wait(self) -> None:
@@ -167,9 +202,39 @@ def start_fork_server(main: SlotMain) -> ForkServer:
     pid = os.fork()
     if not pid:
         ours.close()
-        _serve_and_exit(theirs, main)
+        _keep(theirs, main)
     theirs.close()
     return ForkServer(pid, ours)
+
+
+# In the keeper.
+
+
+def _keep(connection: socket.socket, main: SlotMain) -> NoReturn:
+    """Runs fork servers, one after the other if they are killed, until the supervisor ends."""
+    code = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the supervisor handles a terminal's signals
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        gc.collect()
+        gc.freeze()  # so that collections in slots do not touch the shared pages
+        keeper = os.getpid()
+        while True:
+            pid = os.fork()
+            if not pid:
+                die_with_parent(keeper)
+                _serve_and_exit(connection, main)
+            _, status = os.waitpid(pid, 0)
+            if not os.WIFSIGNALED(status):  # the supervisor has ended, or the fork server failed
+                code = os.waitstatus_to_exitcode(status)
+                break
+            socket.send_fds(connection, [msgpack.packb({"lost": pid})], [])
+            time.sleep(_PAUSE_S)
+    except ConnectionError:  # the supervisor has ended
+        code = 0
+    finally:
+        _leave(code)
 
 
 # In the fork server.
@@ -178,11 +243,6 @@ def start_fork_server(main: SlotMain) -> ForkServer:
 def _serve_and_exit(connection: socket.socket, main: SlotMain) -> NoReturn:
     code = 1
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the supervisor handles a terminal's signals
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        gc.collect()
-        gc.freeze()  # so that collections in slots do not touch the shared pages
         keep_freed_memory()
         _Server(connection, main).serve()
         code = 0
@@ -196,7 +256,7 @@ class _Server:
         self._connection = connection
         self._main = main
         self._selector = selectors.DefaultSelector()
-        self._slots: dict[int, tuple[int, int]] = {}  # by pidfd: slot and process id
+        self._slots: dict[int, tuple[int, int]] = {}  # by pidfd: number of the request and process id
 
     def serve(self) -> None:
         self._selector.register(self._connection, selectors.EVENT_READ)
@@ -227,18 +287,18 @@ class _Server:
         for descriptor in descriptors:
             os.close(descriptor)
         pidfd = os.pidfd_open(pid)
-        self._slots[pidfd] = request["slot"], pid
+        self._slots[pidfd] = request["number"], pid
         self._selector.register(pidfd, selectors.EVENT_READ)
-        self._send({"slot": request["slot"], "pid": pid}, [pidfd])
+        self._send({"number": request["number"], "pid": pid}, [pidfd])
         return True
 
     def _reap(self, pidfd: int) -> None:
-        slot, pid = self._slots.pop(pidfd)
+        number, pid = self._slots.pop(pidfd)
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _kill_session(pid)  # children of user code; the session id cannot be reused before the next line
         _, status = os.waitpid(pid, 0)
-        self._send({"slot": slot, "status": status}, [])
+        self._send({"number": number, "status": status}, [])
 
     def _send(self, message: dict[str, Any], descriptors: list[int]) -> None:
         with contextlib.suppress(ConnectionError):  # the supervisor has ended; the next receive detects it

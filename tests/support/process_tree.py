@@ -9,7 +9,12 @@ from typing import Any
 
 def slots_of(pid: int) -> set[int]:
     """The processes of the slots of a TaskManager: what its fork server has forked."""
-    return {slot for server in children_of(pid) for slot in children_of(server)}
+    return {slot for server in fork_servers_of(pid) for slot in children_of(server)}
+
+
+def fork_servers_of(pid: int) -> list[int]:
+    """The fork server of a TaskManager: the only child of its keeper."""
+    return [server for keeper in children_of(pid) for server in children_of(keeper, with_ended=False)]
 
 
 def children_of(pid: int, *, with_ended: bool = True) -> list[int]:

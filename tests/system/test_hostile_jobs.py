@@ -32,7 +32,7 @@ def test_a_hundred_hostile_jobs_leave_an_honest_one_alone(tmp_path: Path, monkey
     ways = [*ENDING, *SIGNALS, *forking, "forked_without_end", *HANGING]
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(SLOTS, flags=("--process-memory", "512MiB", "--cancellation-timeout", "1s"))
-        rig.wait_until(lambda: len(marked(mark)) == 2 + 1 + SLOTS)  # two services, a fork server, slots
+        rig.wait_until(lambda: len(marked(mark)) == 2 + 2 + SLOTS)  # two services, a fork server and its keeper, slots
         services = {process.pid: descriptors(process.pid) for process in rig.taskmanagers}
         done = tmp_path / "done"
         honest = rig.ask(lambda client: client.submit(cluster_jobs.honest(until=str(done))))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cluster_rig import ClusterRig
-from process_tree import children_of, slots_of
+from process_tree import children_of, fork_servers_of, slots_of
 
 from netstack.cli import main
 from netstack.runtime.authentication import Secret
@@ -95,8 +95,26 @@ def test_a_process_that_user_code_forks_never_goes_on_as_the_slot(
     assert happenings(cluster.job(ended["job_id"]), "failure") == []
     if what != "stays":
         assert "returned to netstack and is ended" in cluster.log()
-    (server,) = children_of(cluster.taskmanagers[0].pid)
-    cluster.wait_until(lambda: not any(children_of(slot) for slot in children_of(server)))
+    cluster.wait_until(lambda: not any(map(children_of, slots_of(cluster.taskmanagers[0].pid))))
+
+
+def test_a_fork_server_that_is_killed_is_started_again(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    taskmanager = cluster.taskmanagers[0].pid
+    job = command(cluster, capsys, "submit", "cluster_jobs:forever", "-p", "restarts=20")["job_id"]
+    before = attempts(cluster.wait_running(job))
+    for _ in range(2):
+        (server,), slots = fork_servers_of(taskmanager), slots_of(taskmanager)
+        os.kill(server, signal.SIGKILL)
+        cluster.wait_until(lambda slots=slots: len(slots_of(taskmanager) - slots) == SLOTS)
+    assert attempts(cluster.wait_running(job)) > before
+    assert f"the fork server (process {server}) was killed, and all slots with it; they are started" in cluster.log()
+    assert children_of(os.getpid()).count(taskmanager) == 1, "the TaskManager goes on"
+    command(cluster, capsys, "cancel", job)
+    cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
+    words = ["submit", "cluster_jobs:deadly", "-p", "how=exit", "-p", f"folder={tmp_path}", "--wait"]
+    assert command(cluster, capsys, *words)["state"] == "finished"
 
 
 @pytest.mark.parametrize("how", HANGING)
@@ -242,9 +260,8 @@ def test_nothing_is_left_of_a_taskmanager_that_ends(number: signal.Signals, tmp_
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(SLOTS)
         (process,) = rig.taskmanagers
-        (server,) = children_of(process.pid)
-        pids = [server, *children_of(server)]
-        assert len(pids) == 1 + SLOTS
+        pids = [*children_of(process.pid), *fork_servers_of(process.pid), *slots_of(process.pid)]
+        assert len(pids) == 1 + 1 + SLOTS
         process.send_signal(number)
         assert process.wait(120) == (0 if number == signal.SIGTERM else -number)
         rig.wait_until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])

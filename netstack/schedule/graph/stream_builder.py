@@ -59,7 +59,7 @@ class StreamEnvironment:
 
     Attributes:
         name: of the job.
-        parallelism: of operators that do not set their own; None: 1, or undecided in a dynamic graph.
+        parallelism: of operators that do not set their own; None or -1: 1, or undecided in a dynamic graph.
         max_parallelism: of operators that do not set their own; None: decided for each chain.
         buffer_timeout_s: of operators that do not set their own; ignored in batch jobs and for blocking results.
         settings: of the whole job.
@@ -189,7 +189,8 @@ class StreamEnvironment:
     def _decided(self, operator: _Operator, groups: Sequence[str]) -> StreamNode:
         node = operator.node
         default = UNDECIDED if self.settings.is_dynamic else 1
-        parallelism = next((given for given in (operator.parallelism, self.parallelism) if given is not None), default)
+        set_ones = (each for each in (operator.parallelism, self.parallelism) if each not in (None, UNDECIDED))
+        parallelism = next(set_ones, default)
         return replace(
             node,
             parallelism=parallelism,
@@ -390,10 +391,13 @@ class OperatorStream(DataStream):
         return self._set(uid=uid)
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Sets the number of subtasks."""
+        """Sets the number of subtasks; -1: as if it were not set, as in Flink."""
         parallelism = replace(self._operator.node, parallelism=parallelism).parallelism  # checks and converts it
-        if parallelism < 1:
-            raise ConfigError(f"operator {self._operator.node.name!r}: parallelism {parallelism}; give at least 1")
+        if parallelism < 1 and parallelism != UNDECIDED:
+            raise ConfigError(
+                f"operator {self._operator.node.name!r}: parallelism {parallelism}; give at least 1, or -1 for the"
+                " default"
+            )
         self._operator.parallelism = parallelism
         return self
 

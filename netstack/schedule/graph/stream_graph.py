@@ -241,7 +241,7 @@ class StreamSettings:
 
     Attributes:
         is_batch: whether its inputs end, and its results are used when complete.
-        is_dynamic: whether the parallelism of operators that do not set it is decided at run time.
+        is_dynamic: for batch jobs: whether the parallelism of operators that do not set it is decided at run time.
         is_chaining_enabled: False gives every operator a vertex of its own.
         chains_different_max_parallelism: whether operators with different numbers of key groups may be chained.
         exchange_mode: of the edges without one; None: blocking in batch jobs, otherwise pipelined.
@@ -265,7 +265,8 @@ class StreamSettings:
 
     Raises:
         ConfigError: `keep` is below 1, `latency_interval_s` below 0, an unknown `retain`, `scheduling` or
-            `input_constraint`, or speculation in a job that cannot have concurrent attempts.
+            `input_constraint`, `is_dynamic` without `is_batch`, or speculation in a job that cannot have concurrent
+            attempts.
     """
 
     is_batch: bool = False
@@ -296,6 +297,11 @@ class StreamSettings:
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise ConfigError(f"{name}={getattr(self, name)!r}; give one of {', '.join(values)}")
+        if self.is_dynamic and not self.is_batch:
+            raise ConfigError(
+                "is_dynamic is for batch jobs: a parallelism is decided when the inputs are complete; set is_batch, or"
+                " leave is_dynamic out"
+            )
         if self.speculation is not None and (not self.is_batch or self.checkpoints is not None):
             raise ConfigError(
                 "speculation is for batch jobs without checkpoints: two attempts of a task read the same finished"

@@ -172,14 +172,14 @@ class _Counted:
 
     def _sums(self, flags: FlagArray) -> npt.NDArray[np.int64]:
         """The number of processes of each TaskManager for which a flag is set."""
-        found: npt.NDArray[np.int64] = flags.reshape(-1, self._of_taskmanager).sum(axis=1)
-        return found
+        counts: npt.NDArray[np.int64] = flags.reshape(-1, self._of_taskmanager).sum(axis=1)
+        return counts
 
     def _is_within(self, pairs: npt.NDArray[np.int64]) -> FlagArray:
         """Which pairs are of one TaskManager."""
         size = self._of_taskmanager
-        found: FlagArray = pairs // self._count // size == pairs % self._count // size
-        return found
+        counts: FlagArray = pairs // self._count // size == pairs % self._count // size
+        return counts
 
     def _rows(self) -> tuple[IndexArray, FlagArray]:
         """The row of each process, and for each row the processes that it reads from over all-to-all edges."""

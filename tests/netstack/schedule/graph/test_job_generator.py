@@ -253,7 +253,8 @@ def test_a_consecutive_hash_that_is_not_chained_is_a_hash() -> None:
 
 
 def test_a_dynamic_graph_is_not_pipelined() -> None:
-    job = StreamEnvironment(settings=StreamSettings(is_dynamic=True))
+    settings = StreamSettings(is_batch=True, is_dynamic=True, exchange_mode=Mode.ALL_EDGES_PIPELINED)
+    job = StreamEnvironment(settings=settings)
     job.source(F).rebalance().map(F)
     graph = job.stream_graph()
     with pytest.raises(ConfigError, match="is pipelined_bounded; in a dynamic graph"):

@@ -112,6 +112,8 @@ def test_what_belongs_to_one_operator_only() -> None:
         stream.set_parallelism(0)
     none = StreamEnvironment(parallelism=0)
     none.source(F)
+    with pytest.raises(ConfigError, match="operator 'source': parallelism -2; give at least 1, or -1"):
+        stream.set_parallelism(-2)
     with pytest.raises(ConfigError, match="operator 'source': parallelism 0; give at least 1"):
         none.stream_graph()
     with pytest.raises(ConfigError, match="a side output needs a tag"):
@@ -190,3 +192,19 @@ def test_several_channels_are_between_invokables_that_are_all_connected() -> Non
             ConfigError, match=r"[03] channels; more than one need two invokables and the partitioner rebal"
         ):
             job.stream_graph()
+
+
+@pytest.mark.parametrize("default", [None, -1, 3])
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_a_parallelism_of_minus_one_is_not_set(default: int | None, is_dynamic: bool) -> None:
+    """As in Flink, of an operator and of the whole job."""
+    settings = StreamSettings(is_batch=is_dynamic, is_dynamic=is_dynamic)
+    job = StreamEnvironment(parallelism=default, settings=settings)
+    job.source(F).set_parallelism(-1).rebalance().sink(F)
+    expected = 3 if default == 3 else -1 if is_dynamic else 1
+    assert [node.parallelism for node in job.stream_graph().nodes] == [expected] * 2
+
+
+def test_a_dynamic_job_is_a_batch_job() -> None:
+    with pytest.raises(ConfigError, match="is_dynamic is for batch jobs"):
+        StreamSettings(is_dynamic=True)
