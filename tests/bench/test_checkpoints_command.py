@@ -175,7 +175,6 @@ def test_on_processes(pids: list[int], capsys: pytest.CaptureFixture[str], tmp_p
     assert found["checkpoints"] >= 1
     assert found["duration_ms"]["p50"] > found["state_write_ms"]["p50"] > 0
     assert found["channel_state_bytes"]["max"] > 0, "the sinks are held back, so records wait in front of them"
-    assert found["records_per_s"] < told["undisturbed_records_per_s"]
 
 
 @pytest.mark.slow

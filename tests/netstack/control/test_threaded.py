@@ -25,18 +25,19 @@ from netstack.runtime.threads import background_tasks
 from netstack.transport import Listener, transport_for
 
 TIMEOUT_S = 0.6
+PATIENCE_S = 60.0
 
 
 @asynccontextmanager
-async def ends(timeout_s: float = TIMEOUT_S) -> AsyncIterator[tuple[ThreadedLink, ControlLink, trio.Nursery]]:
+async def ends() -> AsyncIterator[tuple[ThreadedLink, ControlLink, trio.Nursery]]:
     """A threaded end, and the other one in this loop."""
     listener = await transport_for("tcp://127.0.0.1:0").listen("tcp://127.0.0.1:0")
     other: list[ControlLink] = []
     try:
         async with background_tasks() as nursery:
-            nursery.start_soon(_accept, listener, other, timeout_s)
+            nursery.start_soon(_accept, listener, other, PATIENCE_S)
             connect = partial(
-                dial, listener.address, role=TASKMANAGER, name="tm", facts={}, heartbeat_timeout_s=timeout_s
+                dial, listener.address, role=TASKMANAGER, name="tm", facts={}, heartbeat_timeout_s=PATIENCE_S
             )
             async with open_threaded(connect) as link:
                 nursery.start_soon(other[0].run)
@@ -130,7 +131,7 @@ async def _echo(address: queue.Queue[str]) -> None:
 
 async def test_what_is_not_taken_is_bounded_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threaded, "INBOX_BYTES", 1 << 16)
-    async with ends(timeout_s=5.0) as (link, other, nursery):
+    async with ends() as (link, other, nursery):
         large = OperatorEvent("j", (0, 0, 0), {"x": b"x" * (1 << 14)})
 
         async def send() -> None:

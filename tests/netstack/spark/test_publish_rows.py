@@ -45,7 +45,7 @@ async def read(address: str, epoch: int, done: int = -1) -> list[Any] | None:
         try:
             is_there = epoch < poller.wait_for_all()[address].next
             found = list(read_epoch(endpoint, "s", epoch, 0)) if is_there else None
-            poller.poll({address: max(done, 0)}, wait_s=5)
+            poller.poll({address: max(done, 0)}, wait_s=120)
         finally:
             poller.close()
         return None if found is None else [tuple(row.values()) for batch in found for row in batch.to_pylist()]
