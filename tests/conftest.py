@@ -52,8 +52,16 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # once for all workers
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:  # once for all workers
         config.pluginmanager.register(checkout.Watch())
+    runs_tests = is_worker or not config.getoption("numprocesses", None)
+    if runs_tests and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # of nohup; its processes would inherit it
+        signal.signal(signal.SIGHUP, _go_on)
+
+
+def _go_on(number: int, frame: object) -> None:
+    """What `nohup` is for; but processes that the tests start do not inherit a handler."""
 
 
 def pytest_collection() -> None:
