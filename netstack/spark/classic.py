@@ -10,7 +10,8 @@ from typing import IO, Any, Final, final
 from .driver import Executors, PartitionLayout
 
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
-_MANY_TO_ONE: Final = ("Union", "Coalesce", "CartesianProduct")
+_MANY_TO_ONE: Final = ("Union", "Coalesce", "CartesianProduct", "GroupPartitions")
+_UNKNOWN: Final = PartitionLayout(None, is_straight=False, has_barrier=False)
 
 
 @final
@@ -56,13 +57,8 @@ class ClassicDriver:
         return int(scala.maxNumConcurrentTasks(wanted))
 
     def layout(self, df: Any) -> PartitionLayout:
-        """Inspects the plan down to its shuffles, or its RDDs if it has no shuffle. Runs nothing."""
-        execution = df._jdf.queryExecution()
-        plan = execution.executedPlan()
-        if not _has_boundary(plan):
-            rdd = execution.toRdd()
-            return PartitionLayout(rdd.getNumPartitions(), _is_straight(rdd), bool(rdd.isBarrier()))
-        return _layout(plan, is_adaptive=False)
+        """Inspects the plan down to its shuffles and its leaves, and the RDDs of these. Runs nothing."""
+        return _layout(df._jdf.queryExecution().executedPlan(), is_adaptive=False)
 
     def collected_lists(self) -> Any:
         """Returns an accumulator of lists."""
@@ -121,23 +117,22 @@ def forget_jvm() -> None:
 
 
 def _children(plan: Any) -> list[Any]:
-    """The children of a node of a physical plan, adaptive and cached nodes included."""
+    """The children of a node of a physical plan whose rows it reads by partition, adaptive and cached nodes included."""
     name = str(plan.nodeName())
     if name == "AdaptiveSparkPlan":
         return [plan.initialPlan()]
     if name.startswith("InMemoryTableScan"):
         return [plan.relation().cachedPlan()]
     children = plan.children()
-    return [children.apply(index) for index in range(children.size())]
+    return [each for each in map(children.apply, range(children.size())) if not _is_broadcast(each)]
 
 
-def _has_boundary(plan: Any) -> bool:
-    """Whether converting the plan to RDDs could run a part of it."""
-    name = str(plan.nodeName())
-    return "Exchange" in name or name == "AdaptiveSparkPlan" or any(map(_has_boundary, _children(plan)))
+def _is_broadcast(plan: Any) -> bool:
+    """Whether each task gets all rows of a node. Asked of the partitioning, which the nodes around it pass on."""
+    return str(plan.outputPartitioning().getClass().getSimpleName()) == "BroadcastPartitioning"
 
 
-def _is_straight(rdd: Any) -> bool:
+def is_straight(rdd: Any) -> bool:
     """Spark's condition for a barrier stage (`DAGScheduler.checkBarrierStageWithRDDChainPattern`)."""
     partitions, waiting = rdd.getNumPartitions(), [rdd]
     while waiting:
@@ -150,17 +145,34 @@ def _is_straight(rdd: Any) -> bool:
     return True
 
 
+def _leaf(plan: Any) -> PartitionLayout:
+    """The layout of a table, a range, or an RDD. A recursion, and a filter by a subquery, run to know it."""
+    if str(plan.nodeName()) == "UnionLoop" or not plan.subqueries().isEmpty():
+        return _UNKNOWN
+    rdd = plan.executeColumnar() if plan.supportsColumnar() else plan.execute()
+    return PartitionLayout(rdd.getNumPartitions(), is_straight(rdd), bool(rdd.isBarrier()))
+
+
+def _shuffle(exchange: Any, *, is_adaptive: bool) -> PartitionLayout:
+    """Adaptive execution may read a shuffle in fewer partitions, unless the user has set their number."""
+    is_fixed = not is_adaptive or str(exchange.shuffleOrigin()) == "REPARTITION_BY_NUM"
+    return PartitionLayout(int(exchange.outputPartitioning().numPartitions()) if is_fixed else None, True, False)
+
+
+def _adds_unmatched(join: Any) -> bool:
+    """Whether a nested loop adds rows of the side that is broadcast, in partitions of their own."""
+    kind, side = str(join.joinType().toString()), str(join.buildSide().toString())
+    return kind not in ("Inner", "Cross") and (kind == "FullOuter" or (side == "BuildLeft") != (kind == "RightOuter"))
+
+
 def _layout(plan: Any, *, is_adaptive: bool) -> PartitionLayout:
     name = str(plan.nodeName())
     is_adaptive = is_adaptive or name == "AdaptiveSparkPlan"
-    if name == "Exchange":
-        # Adaptive execution may read a shuffle in fewer partitions, unless the user has set their number.
-        is_fixed = not is_adaptive or str(plan.shuffleOrigin()) == "REPARTITION_BY_NUM"
-        return PartitionLayout(int(plan.outputPartitioning().numPartitions()) if is_fixed else None, True, False)
-    children = [each for each in _children(plan) if str(each.nodeName()) != "BroadcastExchange"]
+    if name.endswith("Exchange"):
+        return _shuffle(plan.child() if name == "ReusedExchange" else plan, is_adaptive=is_adaptive)
+    children = _children(plan)
     if not children:
-        rdd = plan.execute()  # a table, a range, or an RDD
-        return PartitionLayout(rdd.getNumPartitions(), _is_straight(rdd), bool(rdd.isBarrier()))
+        return _leaf(plan)
     below = [_layout(each, is_adaptive=is_adaptive) for each in children]
     counts = {each.partitions for each in below}
     has_barrier = any(each.has_barrier for each in below)
@@ -169,4 +181,5 @@ def _layout(plan: Any, *, is_adaptive: bool) -> PartitionLayout:
     if name in ("CollectLimit", "TakeOrderedAndProject"):
         return PartitionLayout(1, counts == {1}, has_barrier and counts == {1})
     is_straight = all(each.is_straight for each in below) and len(counts) == 1 and name not in _MANY_TO_ONE
+    is_straight = is_straight and not (name == "BroadcastNestedLoopJoin" and _adds_unmatched(plan))
     return PartitionLayout(counts.pop() if is_straight else None, is_straight, has_barrier)
