@@ -117,7 +117,7 @@ def forget_jvm() -> None:
 
 
 def _children(plan: Any) -> list[Any]:
-    """The children of a node of a physical plan whose rows it reads by partition, adaptive and cached nodes included."""
+    """The children of a node whose rows it reads by partition, adaptive and cached nodes included."""
     name = str(plan.nodeName())
     if name == "AdaptiveSparkPlan":
         return [plan.initialPlan()]

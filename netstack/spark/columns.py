@@ -6,6 +6,7 @@ no year-month intervals, so these become numbers of months.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, final
 
@@ -13,7 +14,10 @@ from ..errors import ConfigError
 
 _NUMBERS: Final = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double")
 _MONTHS: Final = ("interval year to month", "interval year", "interval month")
+_DAY_TIME: Final = ("interval day", "interval hour", "interval minute", "interval second")
 _KEY_KINDS: Final = {*_NUMBERS, *_MONTHS, "string", "binary", "date", "timestamp", "timestamp_ntz", "void"}
+_KEY_FAMILIES: Final = ("decimal", "varchar", "char", "time(", *_DAY_TIME)
+_CALENDAR: Final = re.compile(r"(?<![\w`])interval(?=[,>]|$)")  # of make_interval: months, days and microseconds
 
 
 @final
@@ -24,7 +28,7 @@ class PlainColumns:
         schema: the schema of the DataFrame.
 
     Raises:
-        ConfigError: a column has year-month intervals inside of another type.
+        ConfigError: a column has calendar intervals, or year-month intervals inside of another type.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -35,6 +39,11 @@ class PlainColumns:
                 raise ConfigError(
                     f"exchange: column {name!r} has year-month intervals inside of {kind}, which Spark cannot pass to"
                     " Python: convert them to numbers of months"
+                )
+            if _CALENDAR.search(kind):
+                raise ConfigError(
+                    f"exchange: column {name!r} of type {kind} has calendar intervals, which Spark cannot pass to"
+                    " Python: make them with make_dt_interval or make_ym_interval, or convert them to numbers"
                 )
 
     def keys(self, keys: Sequence[str], *, is_case_sensitive: bool) -> tuple[str, ...]:
@@ -85,6 +94,6 @@ class PlainColumns:
         if len(places) > 1:
             raise ConfigError(f"exchange: several columns are named {key!r}: rename all but one")
         kind = self._kinds[places[0]]
-        if kind not in _KEY_KINDS and not kind.startswith(("decimal", "varchar", "char")):
+        if kind not in _KEY_KINDS and not kind.startswith(_KEY_FAMILIES):
             raise ConfigError(f"exchange: column {key!r} of type {kind} cannot be a key: add a column of a simple type")
         return f"c{places[0]}"

@@ -71,8 +71,9 @@ def exchange(
             `coalesce`) or the number of partitions is unknown (adaptive execution, Spark Connect), its rows are first
             repartitioned over all slots. On a cluster the package is shipped to the executors; its dependencies (trio,
             numpy, msgpack, lz4, pyarrow) must be installed there.
-        key: names of one or several columns of numbers, text, bytes, dates or decimals, with or without backticks. A
-            dot is part of the name. `spark.sql.caseSensitive` applies. As in Spark, 0.0 and -0.0 are one key.
+        key: names of one or several columns of numbers, text, bytes, dates, times, intervals or decimals, with or
+            without backticks. A dot is part of the name. `spark.sql.caseSensitive` applies. As in Spark, 0.0 and -0.0
+            are one key.
         into: the number of partitions of the result that get rows; at most the number of partitions of `df`, which is
             the default.
         max_parallelism: the number of key groups; by default Flink's for `into`.

@@ -32,7 +32,8 @@ _FINAL: Final[tuple[tuple[str, str], ...]] = (
     ("Cannot run program", "a worker has no Python at {python}: set PYSPARK_PYTHON to one that every worker has"),
     (
         "Failed to find the data source: netstack",
-        "the session does not know the format netstack: call netstack.spark.register(spark) before",
+        "this thread's active session does not know the format netstack: call netstack.spark.register(spark) in this"
+        " thread",
     ),
     ("SparkContext was shut down", _ENDED),
     ("stopped SparkContext", _ENDED),

@@ -2,8 +2,8 @@
 
 A row's subpartition is that of its key as a Python value: Flink's `key_group(stable_hash(key))`. A single column is the
 key itself; several columns are a tuple. NULL hashes to 0. Other types hash as in Java: a decimal as BigDecimal, a date
-as its day and a timestamp as its microseconds since 1970. All hashes are array operations; text costs a few nanoseconds
-a character.
+as its day and a timestamp as its microseconds since 1970; a time and a day-time interval as their microseconds. All
+hashes are array operations; text costs a few nanoseconds a character.
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ def _hash_numbers(column: Any) -> Hashes:
         column = column.cast(pa.int32())
     elif types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    elif types.is_time(kind):
+        column = column.cast(pa.time64("us"), safe=False).cast(pa.int64())
+    elif types.is_duration(kind):
+        column = column.cast(pa.duration("us")).cast(pa.int64())
     elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         raise RecordError(f"a column of type {kind} cannot be a key: use numbers, text, bytes or dates")
     return cast("Hashes", hash_array(_fixed(column)))

@@ -175,7 +175,7 @@ def stage(settings: SinkSettings, writer: str, batch: int, batches: Iterator[Rec
         try:
             rows_out = blocking.RecordWriter(output, format="arrow", buffer_timeout_s=None)
             for each in chain((first,), batches):
-                for piece in slices(each, PIECE_BYTES):
+                for piece in slices(in_utc(each), PIECE_BYTES):
                     rows_out.emit_batch(piece)
                 sent += each.num_rows
             rows_out.finish()
@@ -201,6 +201,32 @@ def stage(settings: SinkSettings, writer: str, batch: int, batches: Iterator[Rec
             f"{sent} rows were sent to {settings.location.address}, and {answer.get('rows')} have arrived"
         )
     return StagedRows(writer, batch, partition, token, sent)
+
+
+def in_utc(batch: RecordBatch) -> RecordBatch:
+    """Gives timestamps the zone UTC: Spark's have the session's, a name that depends on the host. No value changes."""
+    import pyarrow as pa
+
+    schema = pa.schema([field.with_type(_type_in_utc(field.type)) for field in batch.schema])
+    return batch if schema == batch.schema else batch.cast(schema)
+
+
+def _type_in_utc(kind: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import types
+
+    def within(field: Any) -> Any:
+        return field.with_type(_type_in_utc(field.type))
+
+    if types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if types.is_struct(kind):
+        return pa.struct([within(kind.field(at)) for at in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.map_(within(kind.key_field), within(kind.item_field))
+    if types.is_large_list(kind):
+        return pa.large_list(within(kind.value_field))
+    return pa.list_(within(kind.value_field)) if types.is_list(kind) else kind
 
 
 def commit(settings: SinkSettings, writer: str, batch: int, messages: list[Any]) -> None:

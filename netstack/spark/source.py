@@ -14,6 +14,7 @@
 | `subpartitions` | number of subpartitions, which is the number of tasks that read in parallel; 1 |
 | `format` | format of the records: arrow (batches), msgpack (lists in the order of the schema, or maps), or for a single column: str, bytes, int64, float64, flink-long, flink-string, flink-bytes |
 | `dialect`, `segmentSizeBytes`, `secretFile` | the producer's settings |
+| `mode`, `columnNameOfCorruptRecord` | a record that does not fit the schema fails the task (FAILFAST, the default), or its values that do not fit are NULL and its text is in a column of the schema (PERMISSIVE); _corrupt_record |
 | `retrySeconds` | how long a lost connection is retried; 60 |
 | `consumer` | name under which a query acknowledges epochs: one of the Publisher's `consumers=`, another one for each query; spark |
 | `startingEpoch` | where a new query starts: `oldest` epoch that is kept, `latest` (only new epochs), or a number; oldest |
@@ -27,6 +28,8 @@
 | `secretFile`, `segmentSizeBytes` | the Subscriber's settings |
 | `retrySeconds` | how long an unreachable Subscriber is retried; 60 |
 | `ports` | first and last port a task may listen on, `7100-7110`; the Subscriber connects to the tasks |
+
+A schema's columns are found by name, by `spark.sql.caseSensitive`, in batches and maps. A record without a column does not fit.
 
 A stream's offset is an epoch of each publisher, so a micro-batch ends where a checkpoint of a stream worker ends. A publisher
 keeps an epoch until Spark has committed its rows, so a repeated batch reads the same rows. `Trigger.AvailableNow` reads the
@@ -58,10 +61,11 @@ from pyspark.sql.datasource import (
 from ..config import NATIVE_DIALECT
 from ..errors import ConfigError
 from .consumer import read_subpartition
+from .row_conversion import RowConverter
 from .ship import ship
 from .sink import MicroBatchWriter, TableWriter
 from .source_options import FORMAT, Settings, sink_settings
-from .stream_reader import EpochReader, RefusingReader, Slice, rows_of
+from .stream_reader import EpochReader, RefusingReader, Slice
 
 
 @final
@@ -79,12 +83,12 @@ class NetstackDataSource(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Returns the reader of a bounded partition."""
-        return PartitionReader(Settings.of(self.options), schema)
+        return PartitionReader(Settings.of(self.options, schema), schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
         """Returns the reader of a published stream, or one that refuses a wrong option at its first call."""
         try:
-            settings = Settings.of(self.options)
+            settings = Settings.of(self.options, schema)
             if settings.endpoints[0].dialect != NATIVE_DIALECT:
                 raise ConfigError(f"a published stream has the dialect {NATIVE_DIALECT}: leave out the option dialect")
         except ConfigError as error:
@@ -124,18 +128,19 @@ class PartitionReader(DataSourceReader):
         """Reads the rows of one input, in a task."""
         endpoint = self._settings.endpoints[partition.endpoint]
         records = read_subpartition(endpoint, self._settings.partition, partition.subpartition)
-        return rows_of(records, self._schema)
+        return RowConverter(self._schema, corrupt=self._settings.corrupt_column).batches(records)
 
 
 def register(spark: Any) -> None:
     """Registers the format "netstack" in a session, and ships the package to its executors.
 
     Args:
-        spark: the session; it becomes the active session of this thread, where Spark looks up the formats of `write`.
+        spark: the session; it becomes the active session of this thread. Spark looks up the formats of `write` only in
+            the active session, and each Python thread has its own: call `register` in each thread that writes.
 
     Raises:
         ConfigError: the package is not installed as files.
     """
+    spark.createDataFrame([], "it int")  # makes it the active session, where Spark also looks for an earlier format
     ship(spark)
     spark.dataSource.register(NetstackDataSource)
-    spark.createDataFrame([], "it int")  # makes it the active session of this thread

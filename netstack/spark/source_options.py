@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 from ..config import NATIVE_DIALECT
 from ..errors import ConfigError
 from .consumer import StreamLocation
 from .epoch_protocol import DEFAULT_CONSUMER, check_consumer
 from .ports import check_ports
+from .row_conversion import arrow_schema
 from .sink import SinkSettings
 
 FORMAT: Final = "netstack"
@@ -19,6 +20,7 @@ _OF_SPARK: Final = ("path", "checkpointLocation")  # accepted, and not read
 _BOTH: Final = ("address", "partition", "secretFile", "segmentSizeBytes", "retrySeconds", "path")
 _SOURCE_OPTIONS: Final = (
     *(*_BOTH, "subpartitions", "format", "dialect"),
+    *("mode", "columnNameOfCorruptRecord"),
     *("consumer", "startingEpoch", "failOnDataLoss", "maxEpochs", "maxRows", "maxBytes"),
 )
 _SINK_OPTIONS: Final = (*_BOTH, "ports", "checkpointLocation")
@@ -34,6 +36,7 @@ class Settings:
         consumer: the reader's name.
         starting_epoch: where a new query starts: "oldest", "latest" or the number of an epoch.
         fails_on_data_loss: whether the query fails when epochs are missing.
+        corrupt_column: the column for records that do not fit the schema; None if such a record fails the task.
         max_epochs: the most epochs of a micro-batch.
         max_rows: the most rows of a micro-batch; None for no limit.
         max_bytes: the most bytes of a micro-batch, as stored on the publishers' disks; None for no limit.
@@ -45,13 +48,18 @@ class Settings:
     consumer: str
     starting_epoch: str | int
     fails_on_data_loss: bool
+    corrupt_column: str | None
     max_epochs: int
     max_rows: int | None
     max_bytes: int | None
 
     @classmethod
-    def of(cls, options: MutableMapping[str, str]) -> Settings:
-        """Parses the options of reading. Raises ConfigError if an option is missing, unknown, or has a wrong value."""
+    def of(cls, options: MutableMapping[str, str], schema: Any) -> Settings:
+        """Parses the options of reading rows of a schema.
+
+        Raises:
+            ConfigError: an option is missing, unknown, or has a wrong value; or a column cannot be read.
+        """
         addresses, partition = _places(options, _SOURCE_OPTIONS, "to read")
         starting = options.get("startingEpoch", _STARTS[0])
         if starting not in _STARTS and not starting.isdecimal():
@@ -68,6 +76,7 @@ class Settings:
             consumer=check_consumer(options.get("consumer", DEFAULT_CONSUMER)),
             starting_epoch=starting if starting in _STARTS else int(starting),
             fails_on_data_loss=_choice(options, "failOnDataLoss", ("true", "false")) == "true",
+            corrupt_column=_corrupt_column(options, schema),
             max_epochs=_number(options, "maxEpochs", 16, 1),
             max_rows=_number(options, "maxRows", 1, 1) if "maxRows" in options else None,
             max_bytes=_number(options, "maxBytes", 1, 1) if "maxBytes" in options else None,
@@ -117,6 +126,26 @@ def _places(options: MutableMapping[str, str], known: Sequence[str], what: str) 
     if not addresses or not partition:
         raise ConfigError(f"the data source {FORMAT} needs the options address and partition")
     return addresses, partition
+
+
+def _corrupt_column(options: MutableMapping[str, str], schema: Any) -> str | None:
+    """Returns the column for records that do not fit, with the mode PERMISSIVE; checks the schema for both modes."""
+    arrow_schema(schema)
+    if _choice(options, "mode", ("failfast", "permissive")) == "failfast":
+        return None
+    name = options.get("columnNameOfCorruptRecord", "_corrupt_record")
+    kinds = {field.name: field.dataType.simpleString() for field in schema}
+    if kinds.get(name) != "string":
+        raise ConfigError(
+            f"option mode=PERMISSIVE: the schema has no column {name} string, which gets the records that do not fit:"
+            " add it, or name another one in the option columnNameOfCorruptRecord"
+        )
+    fixed = [field.name for field in schema if not field.nullable]
+    if fixed:
+        raise ConfigError(
+            f"option mode=PERMISSIVE: a value that does not fit is NULL, and column {fixed[0]} is NOT NULL"
+        )
+    return name
 
 
 def _port(text: str) -> int:

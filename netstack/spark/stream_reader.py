@@ -1,4 +1,4 @@
-"""`EpochReader`: reads a published stream as micro-batches of epochs; `rows_of` converts records for Spark."""
+"""`EpochReader`: reads a published stream as micro-batches of epochs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..errors import ConfigError, NetstackError, RecordError
+from ..errors import ConfigError, NetstackError
 from .consumer import StreamPoller, read_epoch
 from .epoch_protocol import StreamState
+from .row_conversion import RowConverter
 from .source_options import Settings
 
 LOGGER: Final = logging.getLogger("netstack.spark")
@@ -145,7 +146,7 @@ class EpochReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for epoch in range(partition.start, partition.end):
                 yield from read_epoch(endpoint, self._settings.partition, epoch, partition.subpartition)
 
-        return rows_of(records(), self._schema)
+        return RowConverter(self._schema, corrupt=self._settings.corrupt_column).batches(records())
 
     def commit(self, end: dict[str, int]) -> None:
         """Acknowledges all epochs before `end`."""
@@ -249,38 +250,3 @@ class _Room:
     def waits_for_more(self) -> bool:
         """Whether the batch has fewer rows than the limit requires."""
         return self._taken[1] < self._least_rows
-
-
-def rows_of(records: Iterator[Any], schema: Any) -> Iterator[Any]:
-    """Converts records to batches of exactly Spark's Arrow types, or to tuples.
-
-    Raises:
-        RecordError: a record does not fit the schema.
-    """
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    names = schema.fieldNames()
-    target = to_arrow_schema(schema, timezone="UTC")
-    for record in records:
-        if isinstance(record, pa.RecordBatch):
-            yield from _fitted(record, names, target)
-        elif isinstance(record, dict):
-            yield tuple(record.get(name) for name in names)
-        else:
-            row = tuple(record) if isinstance(record, (list, tuple)) else (record,)
-            if len(row) != len(names):
-                raise RecordError(f"a record has {len(row)} values and the schema {len(names)} columns")
-            yield row
-
-
-def _fitted(batch: Any, names: list[str], target: Any) -> Iterator[Any]:
-    import pyarrow as pa
-
-    missing = [name for name in names if name not in batch.schema.names]
-    if missing:
-        raise RecordError(f"batches have no column {missing[0]!r}; they have {', '.join(batch.schema.names)}")
-    try:
-        yield from pa.Table.from_batches([batch]).select(names).cast(target).to_batches()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise RecordError(f"a batch does not fit the schema: {error}") from error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+
+import pyarrow as pa
 import pytest
 
 from netstack.errors import ConfigError
@@ -51,3 +54,25 @@ def test_a_pyspark_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         from netstack.spark import exchange  # noqa: F401
     monkeypatch.setattr("pyspark.__version__", "4.10.0.dev1")
     check_version(driver.OLDEST_SOURCE)
+
+
+def test_every_timestamp_that_is_written_has_the_zone_utc() -> None:
+    from netstack.spark.sink import in_utc
+
+    moment = datetime.datetime(2026, 11, 22, 9, 30, tzinfo=datetime.UTC)
+
+    def kinds(zone: str) -> list[pa.DataType]:
+        at = pa.timestamp("us", zone)
+        nested = pa.struct([("at", at), ("map", pa.map_(pa.string(), at))])
+        return [at, pa.list_(at), pa.large_list(pa.field("each", at, nullable=False)), nested, pa.timestamp("us")]
+
+    names = ["at", "list", "large", "nested", "naive"]
+    row = [moment, [moment], [moment], {"at": moment, "map": [("a", moment)]}, datetime.datetime(2026, 11, 22)]
+    schema = pa.schema(list(zip(names, kinds("Etc/UTC"), strict=True)))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([each], kind) for each, kind in zip(row, schema.types, strict=True)], schema=schema
+    )
+    written = in_utc(batch)
+    assert written.schema.types == kinds("UTC")
+    assert written.to_pylist() == batch.to_pylist()
+    assert in_utc(written) is written

@@ -85,3 +85,12 @@ def test_text_that_is_none_is_refused() -> None:
     )
     with pytest.raises(RecordError, match="not text in UTF-8"):
         hash_column(column)
+
+
+def test_times_and_durations_are_their_microseconds() -> None:
+    time = datetime.time(1, 2, 3, 4)
+    micros = 3_723_000_004
+    for kind in (pa.time64("us"), pa.time64("ns")):
+        assert hash_column(pa.array([time, None], kind)).tolist() == [stable_hash(micros), 0]
+    span = datetime.timedelta(microseconds=-micros)
+    assert hash_column(pa.array([span, None], pa.duration("us"))).tolist() == [stable_hash(-micros), 0]

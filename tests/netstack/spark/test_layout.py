@@ -62,8 +62,9 @@ def frames(spark: Any, folder: Path) -> Iterator[tuple[str, Any]]:
     yield "cached join", keyed.join(F.broadcast(few), F.expr("k = k2")).select("id").cache()
     yield "broadcast of cached", keyed.join(F.broadcast(few.cache()), F.expr("k = k2")).select("id")
     yield "command", spark.sql("show tables").selectExpr("length(tableName) as id")
-    yield "recursion", spark.sql(
-        "with recursive r(id) as (select 0L union all select id + 1 from r where id < 99) select id from r"
+    yield (
+        "recursion",
+        spark.sql("with recursive r(id) as (select 0L union all select id + 1 from r where id < 99) select id from r"),
     )
     yield "union", numbers.union(numbers)
     yield "coalesce", numbers.repartition(4).coalesce(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,34 @@ def test_a_data_frame_is_one_epoch_or_none(spark: Any, tmp_path: Path) -> None:
             df.drop("price").write.format("netstack").mode("append").options(**where).save()
         subscriber.forget(epoch)
         assert not list(tmp_path.glob("staged-*"))  # the driver has told it
+
+
+def test_any_thread_writes_after_it_has_registered_and_timestamps_are_in_utc(spark: Any, tmp_path: Path) -> None:
+    df = spark.range(3).selectExpr("timestamp_seconds(id) as at", "array(timestamp_seconds(id)) as list")
+    errors: list[BaseException] = []
+    with Subscriber("tcp://127.0.0.1:0", "rows", tmp_path) as subscriber:
+        where = {"address": subscriber.address, "partition": "rows"}
+
+        def save(registers: bool) -> None:
+            try:
+                if registers:
+                    register(spark)
+                with plain_errors():
+                    df.write.format("netstack").mode("append").options(**where).save()
+            except BaseException as error:
+                errors.append(error)
+
+        for registers in (False, True):
+            thread = threading.Thread(target=save, args=(registers,))
+            thread.start()
+            thread.join()
+        assert [str(error) for error in errors] == [
+            "this thread's active session does not know the format netstack: call netstack.spark.register(spark) in"
+            " this thread"
+        ]
+        sent = table_of(subscriber.next(timeout_s=0))
+    zones = [str(kind) for kind in (sent.schema.field("at").type, sent.schema.field("list").type.value_type)]
+    assert zones == ["timestamp[us, tz=UTC]"] * 2
 
 
 @pytest.mark.long

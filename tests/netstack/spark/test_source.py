@@ -138,7 +138,7 @@ def test_available_now_reads_all_that_waits_and_two_queries_do_not_take_from_eac
 )
 def test_options_are_checked(options: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Settings.of(options)
+        Settings.of(options, ())
     reader = NetstackDataSource(options).streamReader(None)  # pyspark loses an error of this call
     for call in (reader.initialOffset, partial(reader.partitions, {}, {})):
         with pytest.raises(ConfigError, match=says):
@@ -163,6 +163,6 @@ def test_options_of_writing_are_checked(options: dict[str, str], overwrite: bool
 
 
 def test_several_addresses_are_several_producers() -> None:
-    settings = Settings.of({"address": "tcp://a:1, tcp://b:2", "partition": "p", "format": "flink-long"})
+    settings = Settings.of({"address": "tcp://a:1, tcp://b:2", "partition": "p", "format": "flink-long"}, ())
     assert [each.address for each in settings.endpoints] == ["tcp://a:1", "tcp://b:2"]
     assert isinstance(settings.endpoints[0], StreamLocation)

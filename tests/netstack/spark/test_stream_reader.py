@@ -46,7 +46,7 @@ def add(publisher: Publisher, rows: list[int]) -> None:
 @contextlib.contextmanager
 def reader_of(*addresses: str, **options: str) -> Iterator[EpochReader]:
     where = {"address": ",".join(addresses), "partition": "s", "retrySeconds": "5", **options}
-    reader = EpochReader(Settings.of(where), None)
+    reader = EpochReader(Settings.of(where, ()), None)
     try:
         yield reader
     finally:
