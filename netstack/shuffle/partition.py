@@ -13,13 +13,13 @@ from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import sort_buffers
 from ..buffer.segment import Segment
 from ..config import NetworkConfig
-from ..errors import NetstackError
+from ..errors import ConfigError, NetstackError
 from ..ids import PartitionId, ResultPartitionType, partition_id
 from ..outbound.host import PartitionHost
 from ..outbound.partition import ResultPartition
 from .compression import DiskQuota, PageCompression, WriteCost
 from .files import SealedFiles, ShuffleFolder
-from .reading import Disk, ReadScheduler
+from .reading import LEAST_BLOCKS, Disk, ReadScheduler
 from .store import PartitionStore
 
 
@@ -94,8 +94,16 @@ class KeptPartitionFactory:
             host: the TaskManager's services.
 
         Raises:
+            ConfigError: the memory for reading is less than two blocks.
             InsufficientBuffers: its guaranteed buffers are not available.
         """
+        config, least = self._config, LEAST_BLOCKS * self.reads.block_bytes
+        if config.read_memory_bytes < least:
+            raise ConfigError(
+                f"partition {name!r} is {kind.name}: read_memory_bytes={config.read_memory_bytes} with"
+                f" segment_size_bytes={config.segment_size_bytes} is less than two reads of two buffers; give at least"
+                f" {least}"
+            )
         memory = self._memory(f"partition {name!r} with {subpartitions} subpartitions", subpartitions)
         partition, store = self._make(name, kind, subpartitions, memory, on_released, on_readable, host)
 

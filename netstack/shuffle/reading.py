@@ -4,16 +4,17 @@ Takes: readers that need more pages, a `Disk` that runs reads. Gives: blocks fil
 
 Rules:
 - Passes go through the files from low offsets to high ones (elevator), so that many readers together read sequentially.
-  Readers without pages go before those that read ahead.
+  Who comes during a pass waits for the next one, so nobody waits for more than one read of each other reader. Readers
+  without pages go before those that read ahead.
 - Memory is a fixed number of blocks; a block is free again when all of its pages were recycled. When no block is free
-  and a reader has no pages, a reader whose consumer takes none drops its pages, and reads them again later: at once, or
-  as soon as one has used up its credit.
+  and a reader has no pages, a reader whose consumer takes none drops its pages, and reads them again when its consumer
+  comes for them. A remote consumer takes none once its credit is used up. A local one has no credit: its pages are its
+  own until it has had its turn (`StoredView.give_up`), and while it takes some.
 - At most `PARALLEL_READS` jobs of a few blocks run, so the disk works while the previous pages are sent.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar, final
 
@@ -33,6 +34,9 @@ BLOCKS_AT_LEAST: Final = 32
 
 SMALL_BLOCK_BYTES: Final = 256 * 1024
 """The size of one read of a connection."""
+
+LEAST_BLOCKS: Final = 2
+"""One is read while the pages of the other are sent."""
 
 PARALLEL_READS: Final = 2
 BLOCKS_A_JOB: Final = 8
@@ -97,8 +101,12 @@ class PageReader(Protocol):
     def on_read_failed(self, error: NetstackError) -> None:
         """The files cannot be read."""
 
-    def give_up(self) -> bool:
-        """Drops its pages if its consumer takes none. Returns whether it had any."""
+    def give_up(self, turn: int) -> bool | None:
+        """Drops its pages if its consumer takes none. Returns whether it had any; None: not now, but in a later turn.
+
+        Args:
+            turn: number of turns so far, in each of which every waiting consumer runs.
+        """
 
 
 @final
@@ -112,16 +120,19 @@ class ReadScheduler:
         share = max(SMALL_BLOCK_BYTES, min(BLOCK_BYTES, memory_bytes // BLOCKS_AT_LEAST))
         self.block_bytes = max(share, 2 * (page_bytes + PAGE_BYTES))
         """Size of each block."""
-        self._unmade = max(2, memory_bytes // self.block_bytes)
+        self._unmade = max(LEAST_BLOCKS, memory_bytes // self.block_bytes)  # fewer are refused with a partition
         self._free: list[Block] = []
         self._blocks = 0
         self._waiting: dict[PageReader, None] = {}
+        self._pass: list[tuple[tuple[int, int, int], PageReader]] = []  # the rest of the present pass, backwards
+        self._is_pass_urgent = False
         self._holding: dict[PageReader, None] = {}  # readers with blocks, the oldest first
         self._jobs = 0
-        self._position = (0, 0, 0)
         self._pumping = False
         self._is_short = False  # a reader without pages was refused a block
         self._is_looking = False
+        self.turn = 0
+        """Number of turns: in each, every consumer that has been notified before runs."""
         self.reads = 0
         """Number of blocks read."""
 
@@ -148,12 +159,17 @@ class ReadScheduler:
 
     def look_soon(self) -> None:
         """Looks for a block again, but not now: a reader with pages is about to use up its credit."""
-        if self._is_short and not self._is_looking:
+        if self._is_short:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if not self._is_looking:
             self._is_looking = True
             self._disk.submit(_nothing, self._look)
 
     def _look(self, result: object, error: NetstackError | None) -> None:
         self._is_looking = False
+        self.turn += 1
         self._pump()
 
     def _pump(self) -> None:
@@ -170,8 +186,30 @@ class ReadScheduler:
             self._pumping = False
 
     def _next_job(self) -> list[tuple[PageReader, Block, Sequence[Extent]]]:
-        """The next readers, each with a block, in file order."""
+        """The next readers of the pass, each with a block, in file order."""
         self._is_short = False
+        job: list[tuple[PageReader, Block, Sequence[Extent]]] = []
+        while len(job) < BLOCKS_A_JOB and self._find_pass():
+            reader = self._pass[-1][1]
+            if reader not in self._waiting or reader.place is None:
+                self._pass.pop()
+                self._waiting.pop(reader, None)
+                continue
+            block = self._take(is_urgent=self._is_pass_urgent)
+            if block is None:
+                self._is_short = self._is_pass_urgent
+                break
+            self._pass.pop()
+            del self._waiting[reader]
+            self._holding.pop(reader, None)
+            self._holding[reader] = None
+            job.append((reader, block, reader.next_extents(self.block_bytes)))
+        return job
+
+    def _find_pass(self) -> bool:
+        """Continues the pass, or begins one with all that wait now. Returns whether there is anything to read."""
+        if self._pass and self._is_pass_urgent:
+            return True
         starved: list[tuple[tuple[int, int, int], PageReader]] = []
         ahead: list[tuple[tuple[int, int, int], PageReader]] = []
         for reader in list(self._waiting):
@@ -180,23 +218,10 @@ class ReadScheduler:
                 del self._waiting[reader]
             else:
                 (starved if reader.is_starved else ahead).append((place, reader))
-        turn = starved or ahead
-        turn.sort(key=_place)
-        start = bisect.bisect_left(turn, self._position, key=_place)
-        job: list[tuple[PageReader, Block, Sequence[Extent]]] = []
-        for place, reader in turn[start:] + turn[:start]:
-            block = self._take(is_urgent=bool(starved))
-            if block is None:
-                self._is_short = bool(starved)
-                break
-            del self._waiting[reader]
-            self._holding.pop(reader, None)
-            self._holding[reader] = None
-            job.append((reader, block, reader.next_extents(self.block_bytes)))
-            self._position = place
-            if len(job) == BLOCKS_A_JOB:
-                break
-        return job
+        if starved or not self._pass:
+            self._pass = sorted(starved or ahead, key=_place, reverse=True)
+            self._is_pass_urgent = bool(starved)
+        return bool(self._pass)
 
     def _take(self, *, is_urgent: bool) -> Block | None:
         if not self._free and self._unmade:
@@ -205,7 +230,10 @@ class ReadScheduler:
             return Block(np.empty(self.block_bytes, dtype=np.uint8).data, self)
         if not self._free and is_urgent:
             for holder in list(self._holding):
-                if holder.give_up() and self._free:
+                given = holder.give_up(self.turn)
+                if given is None:
+                    self._look_later()
+                elif given and self._free:
                     break
         return self._free.pop() if self._free else None
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MAX_PARTS: Final = 64
 """Pages in one frame, which share a buffer of the consumer: few pages shrink to less than a sixty-fourth."""
 
+MOST_TURNS: Final = 1024
+"""A turn takes 100 us and more; a consumer in a thread of its own may need many to wake up."""
+
 MAX_BACKLOG: Final = 1024
 """A larger backlog is not announced; no gate reserves more buffers."""
 
@@ -63,6 +66,8 @@ class StoredView:
         self._ready: deque[tuple[Page, Block]] = deque()
         self._ready_bytes = 0
         self._is_reading = False
+        self._touched_at = 0  # the turn in which pages came, or the consumer took one
+        self._turns = 1  # how many turns a local consumer has to take a page
         self._is_loaded = is_live
         self._ends_left = 2
         self._sequence = 0
@@ -147,6 +152,7 @@ class StoredView:
             block.use()
             self._ready.append((page, block))
             self._ready_bytes += len(page.memory)
+        self._touched_at = self._store.reads.turn
         self._ask()
         self._notify_reader()
 
@@ -156,12 +162,19 @@ class StoredView:
         self._store.release_files()
         self.fail(error)
 
-    def give_up(self) -> bool:
-        """Drops its pages if its consumer takes none (`PageReader`)."""
+    def give_up(self, turn: int) -> bool | None:
+        """Drops its pages if its consumer takes none (`PageReader`).
+
+        A local consumer gets twice as many turns for the next ones: it may be slow, or wake up late.
+        """
         if not self._ready or (self._credit is not None and self._credit.available > 0):
             return False
         if any(page.offset < 0 for page, _ in self._ready):  # a partial page cannot be read again
             return False
+        if self._credit is None:
+            if turn - self._touched_at <= self._turns:
+                return None
+            self._turns = min(2 * self._turns, MOST_TURNS)
         again = [Extent(page.file, page.offset, page.stored_bytes, 1) for page, _ in self._ready]
         self._pages_left += len(again)
         self._extents.extendleft(reversed(list(merge(again))))
@@ -272,6 +285,7 @@ class StoredView:
         ready = self._ready
         page, block = ready.popleft()
         self._ready_bytes -= len(page.memory)
+        self._touched_at = self._store.reads.turn
         if page.data_type is not _DATA:
             return self._event(page.data_type, page.memory, block)
         if self._packaging is Packaging.PLAIN:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from netstack.errors import NetstackError
+from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, ResultPartitionType, open_network
+from netstack.errors import ConfigError, NetstackError
 from netstack.runtime.kept_partitions import DiskDriver
 from netstack.runtime.thread_visits import Visits
 
@@ -59,3 +60,24 @@ async def test_a_network_that_closed_while_the_disk_was_idle_tells_the_next_job_
     for _ in range(2):
         disk.submit(lambda: None, lambda _, error: told.append(str(error)))
     assert told == ["None"] * jobs_before + ["the network environment has closed"] * 2
+
+
+@pytest.mark.parametrize("kind", [ResultPartitionType.BLOCKING, ResultPartitionType.HYBRID_FULL])
+async def test_more_local_readers_than_read_blocks_get_all_records(kind: ResultPartitionType) -> None:
+    config = NetworkConfig(memory_bytes=64 << 20, read_memory_bytes=1 << 20)
+    async with open_network("memory://few-read-blocks", config) as network:
+        writer = RecordWriter[int](network.create_partition("p", subpartitions=12, kind=kind), format="int64")
+        for number in range(120):
+            await writer.emit(number)
+        await writer.finish()
+        gate = await network.open_gate([ChannelDescriptor(network.address, "p", index) for index in range(12)])
+        with trio.fail_after(60):
+            assert sorted([number async for number in RecordReader(gate, format="int64")]) == list(range(120))
+
+
+async def test_read_memory_for_less_than_two_reads_is_refused_by_name() -> None:
+    config = NetworkConfig(memory_bytes=64 << 20, segment_size_bytes=1 << 20, read_memory_bytes=4 << 20)
+    async with open_network("memory://little-read-memory", config) as network:
+        with pytest.raises(ConfigError, match=r"'p' is BLOCKING: read_memory_bytes=4194304 .* at least 4194368"):
+            network.create_partition("p", subpartitions=1, kind=ResultPartitionType.BLOCKING)
+        network.create_partition("p", subpartitions=1)
