@@ -1,7 +1,10 @@
 """The commit at the end of a job that takes no checkpoints: the tasks of a pipelined region commit together.
 
-Rules: a region commits when each of its tasks has finished or waits for the order. Until then a failure may restart it.
-A region that has begun to commit never restarts: a failure that reaches it fails the job.
+Rules:
+- A region commits when each of its tasks has finished or waits for the order. Until then a failure may restart it.
+- A region that has begun to commit never restarts: a failure that reaches it fails the job. So where results are kept,
+  and a lost one would have its consumers run again, regions commit together, when nothing else runs; or earlier, if
+  others need their slots.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class CommitPhase:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+        self._keeps_results = not all(each.type.must_be_pipelined for each in progress.topology.job.datasets)
         self._waiting: dict[int, int] = {}
         self._committing: set[int] = set()
 
@@ -39,6 +43,11 @@ class CommitPhase:
         if not self._waiting:
             return
         progress = self._progress
+        if self._keeps_results and not progress.allocation.is_waited_for:
+            idle = self._still_waiting(index_array(sorted(self._waiting))).size
+            idle += progress.executions.count(ExecutionState.CREATED, ExecutionState.FINISHED)
+            if idle < len(progress.executions):
+                return
         for region in progress.regions.of_subtasks(index_array(sorted(self._waiting))).tolist():
             members = progress.regions.members(region)
             waiting = self._still_waiting(members)

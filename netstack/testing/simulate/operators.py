@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, final
 
+import numpy as np
 import trio
 
+from ...safe_text import type_text
 from ...task.context import OperatorContext
 from ...task.operators import Output
 from .network import THIS_HOST
@@ -152,6 +154,44 @@ def two_thirds(record: Record) -> bool:
 def twice(record: Record) -> Iterable[Record]:
     """The flat map."""
     return (record, record)
+
+
+def packed(record: Record) -> int:
+    """A record as a number, which `Unpacked` turns back."""
+    return int(record[1]) << 32 | int(record[2])
+
+
+class Unpacked:
+    """Takes arrays of numbers, also of those that a checkpoint had in flight."""
+
+    takes_arrays = True
+
+    def __init__(self, keys: int) -> None:
+        self._keys = keys
+
+    def process_batch(self, numbers: Any, out: Output) -> None:
+        """Some records."""
+        if not isinstance(numbers, np.ndarray):
+            raise TypeError(f"an operator that takes arrays got {type_text(numbers)}")
+        happened("operators that take arrays")
+        out.collect_batch([made(each >> 32, each & 0xFFFFFFFF, self._keys) for each in numbers.tolist()])
+
+
+def tupled(record: Record) -> tuple[Any, ...]:
+    """A record that the format makes a list of."""
+    return tuple(record)
+
+
+def head_of(record: Any) -> Any:
+    """Its key: a tuple, as long as the record is one."""
+    return record[:1]
+
+
+def listed(record: Any) -> Record:
+    """A record as the format gives it."""
+    if not isinstance(record, list):
+        raise TypeError(f"a record that came over the network is {type_text(record)}")
+    return record
 
 
 class Both:

@@ -51,6 +51,8 @@ STAGES: Final = (
     "double",
     "rebalance",
     "rescale",
+    "arrays",
+    "tuples",
     "union",
     "connect",
     "broadcast",
@@ -137,6 +139,7 @@ class Scenario:
         load_balance: load balance mode otherwise.
         speculates: whether slow tasks get second attempts.
         has_prompt: whether some streaming edges are prompt.
+        acts_as: network profile, one of the values of `--as`.
     """
 
     seed: int
@@ -164,6 +167,7 @@ class Scenario:
     bad_commits: int = 0
     has_second: bool = False
     has_prompt: bool = False
+    acts_as: str = "netstack"
 
     def __str__(self) -> str:
         way = f"{self.mode}, every {self.interval_s:g} s" if takes_checkpoints(self) else "kept partitions"
@@ -297,6 +301,7 @@ def random_scenario(seed: int) -> Scenario:
         bad_commits=chance.choice((0, 0, 0, 1, 2)),
         has_second=chance.random() < 0.1,
         has_prompt=movement == STREAMING and chance.random() < 0.5,
+        acts_as=chance.choice(("netstack", "netstack", "netstack", "flink")),
     )
 
 
@@ -319,6 +324,7 @@ def second_of(scenario: Scenario) -> Scenario:
         own_network=False,
         debloats=False,
         restart="fixed_delay",
+        acts_as=scenario.acts_as,
     )
 
 
@@ -381,6 +387,7 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         {"bad_commits": 0},
         {"has_second": False},
         {"has_prompt": False},
+        {"acts_as": "netstack"},
     ):
         changed = replace(scenario, **changes)
         if changed != scenario:

@@ -111,6 +111,8 @@ _OWN: Final = (
     "cancelled jobs that begin again from a checkpoint",
     "cancelled jobs that begin anew",
     "second jobs",
+    "operators that take arrays",
+    "jobs that act as Flink",
     "lies",
 )
 

@@ -24,6 +24,7 @@ from .scenario import (
     Scenario,
     takes_checkpoints,
 )
+from .situations import happened
 
 SEGMENTS: Final = 1024
 """Network memory of a job with its own network."""
@@ -46,6 +47,8 @@ def job(scenario: Scenario, name: str, widths: tuple[int, ...]) -> StreamEnviron
         name: name of the job.
         widths: parallelism, in place of `scenario.parallelism`; the splits of sources stay.
     """
+    if scenario.acts_as != "netstack":
+        happened("jobs that act as Flink")
     if scenario.movement == CHECKED:
         return checked_job(
             name,
@@ -136,6 +139,12 @@ class _Writer:
                 made = stream.rebalance().map(f"{_OPERATORS}:same", name=name)
             case "rescale":
                 made = stream.rescale().map(f"{_OPERATORS}:same", name=name)
+            case "arrays":
+                numbers = stream.map(f"{_OPERATORS}:packed", name=f"{name}-packed").with_format("int64").rebalance()
+                made = numbers.process(f"{_OPERATORS}:Unpacked", name=name, keys=self._scenario.keys)
+            case "tuples":
+                tuples = stream.map(f"{_OPERATORS}:tupled", name=f"{name}-tupled").key_by(f"{_OPERATORS}:head_of")
+                made = tuples.map(f"{_OPERATORS}:listed", name=name)
             case "union":
                 made = stream.union(other).map(f"{_OPERATORS}:same", name=name)
             case "connect":
@@ -194,7 +203,8 @@ def _checkpoints(scenario: Scenario) -> CheckpointSettings:
 
 def network(scenario: Scenario) -> NetworkConfig:
     """The settings of every TaskManager: small buffers, so that there are many and records span them."""
-    return NetworkConfig(
+    return NetworkConfig.acting_as(
+        scenario.acts_as,
         segment_size_bytes=scenario.segment_bytes,
         memory_bytes=SEGMENTS * scenario.segment_bytes,
         heartbeat_interval_s=2.0,

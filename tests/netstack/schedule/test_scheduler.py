@@ -33,6 +33,7 @@ from netstack.schedule.events import (
     TaskManagerLost,
     TaskManagerRegistered,
     TasksReported,
+    TasksWaiting,
     Tick,
     TimerDue,
 )
@@ -50,6 +51,7 @@ from netstack.schedule.graph.job_graph import (
 )
 from netstack.schedule.graph.settings import SpeculationSettings
 from netstack.schedule.instructions import (
+    CommitTasks,
     Continue,
     Deploy,
     EndJob,
@@ -542,6 +544,50 @@ def test_an_adaptive_job_decides_when_its_inputs_are_there() -> None:
 
 
 # --------------------------------------------------------------------------------------------------- benchmarks (Q1)
+
+
+def waits(play: Play, *subtasks: int) -> list[int]:
+    """The subtasks that are told to commit when some more wait for it."""
+    attempts = np.array([play.attempts[subtask] for subtask in subtasks], np.uint32)
+    said = play.give(TasksWaiting(play.now_s, index_array(subtasks), attempts))
+    return [subtask for each in said if isinstance(each, CommitTasks) for subtask in each.subtasks.tolist()]
+
+
+@pytest.mark.parametrize("result", [BLOCKING, ResultPartitionType.HYBRID_FULL])
+def test_where_results_are_kept_sinks_commit_together_since_a_lost_result_has_all_of_them_run_again(
+    result: ResultPartitionType,
+) -> None:
+    """One had committed when a TaskManager with results died, and the job failed."""
+    play = Play(two_vertices(2, result), restart=FixedDelay(9, 0.0), taskmanagers=3, slots=1)
+    play.start()
+    play.run(0, 1)
+    play.finish(0, 1)
+    play.run(2, 3)
+    assert waits(play, 2) == []
+    said = play.fail(3, missing_partition=0, missing_attempt=0)
+    timer = next(each for each in said if isinstance(each, StartTimer))
+    play.report(ExecutionInput.CANCELED, *canceled(said))
+    assert 0 in deployed(play.due(timer))
+    assert play.scheduler.state is not JobState.FAILING
+    play.run(0)
+    play.finish(0)
+    play.run(2, 3)
+    assert waits(play, 3) == []
+    assert waits(play, 2) == [2, 3]
+
+
+def test_a_sink_commits_at_once_where_another_needs_its_slot() -> None:
+    play = Play(two_vertices(2, BLOCKING), taskmanagers=1, slots=1)
+    play.start()
+    play.run(0)
+    play.finish(0)
+    play.run(1)
+    play.finish(1)
+    play.run(2)
+    assert waits(play, 2) == [2]
+    play.finish(2)
+    play.run(3)
+    assert waits(play, 3) == [3]
 
 
 @pytest.mark.parametrize("result", [PIPELINED, BLOCKING])

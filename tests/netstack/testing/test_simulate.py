@@ -28,6 +28,7 @@ from netstack.control.codec import Message
 from netstack.control.reports import TaskFinished
 from netstack.errors import ConnectionLost
 from netstack.jobmanager.job_master import JobMaster
+from netstack.task.recovery import RestoredCheckpoint, RestoredTask
 from netstack.testing.simulate import faults, user
 from netstack.testing.simulate.clock import TICK_S, JumpingClock
 from netstack.testing.simulate.cluster import Outcome, simulate
@@ -231,6 +232,24 @@ def test_every_stage_is_exact_in_every_movement(movement: str, stage: str) -> No
 )
 def test_what_a_user_does_to_a_job_leaves_its_result_exact(act: Act, situation: str) -> None:
     played(replace(CALM, acts=(act, replace(act, at_s=3.0))), situation)
+
+
+def test_records_in_flight_are_read_as_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart gave lists to operators that take arrays, and records counted twice."""
+    in_flight: list[int] = []
+    of = RestoredCheckpoint.of
+
+    def noted(self: RestoredCheckpoint, *arguments: Any) -> RestoredTask:
+        restored = of(self, *arguments)
+        in_flight.append(sum(map(len, restored.records)))
+        return restored
+
+    monkeypatch.setattr(RestoredCheckpoint, "of", noted)
+    faults = [Fault(at_s=0.1, kind="slow host", host=f"tm-{n}", for_s=9.0, amount=30.0) for n in range(3)]
+    faults += [Fault(at_s=at_s, kind=KILL, host="tm-0", for_s=0.2) for at_s in (1.2, 3.0)]
+    job = replace(CALM, slots=1, stages=("arrays",), records=400, batch=40, pace_s=0.0, segment_bytes=256)
+    played(replace(job, faults=tuple(faults)), "operators that take arrays")
+    assert any(in_flight)
 
 
 def test_two_jobs_run_beside_each_other() -> None:
