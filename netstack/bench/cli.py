@@ -72,6 +72,7 @@ from .sweep import (
     describe,
     expected_failure,
     median_result,
+    open_answer,
     pending,
     run_sweep,
     utc_text,
@@ -276,7 +277,8 @@ def _run_grid(
         first = "" if budget is None else ", then more where the answer needs them"
         errors.print(f"{len(todo)} runs{skipped}{length}{first}, into {escape(str(folder))}", soft_wrap=True)
         place.show(todo, errors)
-        where = place if todo else LocalPlace(app.runners)  # nothing is opened for a report alone
+        needs_runs = bool(todo) or (budget is not None and open_answer(store) is not None)
+        where = place if needs_runs else LocalPlace(app.runners)  # nothing is opened for a report alone
         with (
             console.SweepProgress(todo, errors, budget) as progress,
             where.open(planned[0].spec, store, progress, errors) as (once, bar),
@@ -302,7 +304,7 @@ def _run_grid(
         )
     if result.failed:
         errors.print(f"[red]{result.failed} of {len(result.rows)} runs failed;[/] the report lists why", soft_wrap=True)
-    return 1 if result.failed else 0
+    return 1 if result.failed or not result.rows else 0
 
 
 def _budget(app: _App, place: Place, given_s: float, expected_s: float) -> Budget:

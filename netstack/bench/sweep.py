@@ -156,7 +156,7 @@ def run_sweep(
                     maker(some)
             else:
                 experiment = Experiment(
-                    grid, lambda: _asked(store), maker, budget, finished=_finished(store), together=together
+                    grid, lambda: open_answer(store), maker, budget, finished=_finished(store), together=together
                 )
                 experiment.run()
                 out_of_time = experiment.is_out_of_time
@@ -227,7 +227,7 @@ def _batches(runs: Sequence[PlannedRun], count: int) -> Iterator[Sequence[Planne
     return (runs[start : start + count] for start in range(0, len(runs), count))
 
 
-def _asked(store: Store) -> Answer | None:
+def open_answer(store: Store) -> Answer | None:
     """The answer whose question is open; None where there is none, or all are decided."""
     decisions = decide(Analysis(store.rows()), Goal()).values()
     return next((each for decision in decisions if (each := decision.contested) is not None), None)

@@ -475,6 +475,64 @@ def test_a_sweep_with_failures_is_exit_code_1(
     assert len(runners.specs) == 4
 
 
+ASKED = ["sweep", "--timeouts", "0,1ms,100ms", "--record-sizes", "8", "--channels", "1"]
+
+
+def test_a_sweep_ends_with_an_answer_in_its_first_line(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = [*ASKED, "--output", str(tmp_path / "a")]
+    assert main(words, runners=runners) == 0
+    printed = capsys.readouterr()
+    assert re.match(
+        r"Buffer timeout: 1 ms keeps 9\d % \(\d+ to \d+\) of the throughput at 100 ms; .*p99 1\.2", printed.out
+    )
+    assert "to go on" not in printed.err
+    made = len(read_rows(tmp_path / "a"))
+    assert made > 6, "a pass more than the grid's shows the noise"
+    assert main([*words, "--json"], runners=runners) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["made"], document["missing"], document["runs"]) == (0, 0, made)
+    answer = document["answer"]
+    assert printed.out.startswith(f"Buffer timeout: {answer['sentence']}\n")
+    assert (answer["buffer_timeout_s"], answer["is_decided"]) == (0.001, True)
+    page = (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    assert "1 ms</" in page.partition("Buffer timeout")[2][:200]
+    assert main(["recommend", str(tmp_path / "a")], runners=runners) == 0
+    assert answer["sentence"] in capsys.readouterr().out
+
+
+def test_a_budget_without_time_for_a_run_is_named(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*ASKED, "--output", str(tmp_path / "a"), "--budget", "1s"], runners=runners) == 1
+    printed = capsys.readouterr()
+    assert runners.specs == []
+    again = printed.err.partition("6 runs of the grid did not fit into the budget; to go on: ")[2]
+    assert again.startswith("netstack-bench sweep ")
+    assert "--budget" not in again
+
+
+def test_a_fixed_design_makes_its_passes_and_no_other(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*ASKED, "--repeats", "1", "--output", str(tmp_path / "a")], runners=runners) == 0
+    printed = capsys.readouterr()
+    assert len(runners.specs) == 6
+    assert printed.out.startswith("Buffer timeout: 1 ms or 100 ms, which these runs do not tell apart")
+    assert re.search(r"to go on: .* --repeats [3-9] --output", printed.err)
+    assert main([*ASKED, "--repeats", "2", "--budget", "1min"], runners=runners) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+
+
+def test_without_a_terminal_a_sweep_prints_a_line_now_and_then(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netstack.bench.console._LINE_S", 0.0)
+    assert main([*ASKED, "--output", str(tmp_path / "a")], runners=runners) == 0
+    assert re.search(r"\d+ (of \d+ )?runs, at most \d+.* left", capsys.readouterr().err)
+
+
 def test_a_sweep_stopped_by_ctrl_c_says_how_to_go_on(
     runners: FakeRunners,
     capsys: pytest.CaptureFixture[str],

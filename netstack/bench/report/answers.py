@@ -91,6 +91,21 @@ def decide(analysis: Analysis, goal: Goal) -> dict[str, Decision]:
     return decisions
 
 
+def kept_shares(analysis: Analysis) -> dict[tuple[Line, float | None], Share]:
+    """What each timeout of each line keeps, with the ranges of the answers; lines of a real Flink among themselves."""
+    shares = {}
+    groups: dict[tuple[str, bool], list[Line]] = {}
+    for line in analysis.lines:
+        groups.setdefault((line.sweep, line in analysis.own_lines), []).append(line)
+    for lines in groups.values():
+        effects = Effects({line: _runs(analysis, line) for line in lines}, analysis.reference)
+        for line, timeout_s in itertools.product(lines, analysis.timeouts):
+            share = effects.share(timeout_s, [line])
+            if share is not None and analysis.runs("throughput", line, timeout_s):
+                shares[line, timeout_s] = share
+    return shares
+
+
 def _decide(analysis: Analysis, goal: Goal, lines: Sequence[Line]) -> Decision | None:
     effects = Effects({line: _runs(analysis, line) for line in lines}, analysis.reference)
     usable = [line for line in lines if effects.timeouts(line)]

@@ -124,15 +124,6 @@ class Analysis:
         """The rows of one point, a repeat each."""
         return self._groups.get((kind, line, timeout_s), ())
 
-    def pairs(self, line: Line, timeout_s: float | None) -> list[tuple[float, float]]:
-        """(At the reference timeout, here): payload MB/s of the throughput runs, by their pass over the grid."""
-        name = "payload_mb_per_s"
-        there, here = (
-            {row.get("repeat") or 0: row[name] for row in self.runs("throughput", line, each) if row.get(name)}
-            for each in (self.reference, timeout_s)
-        )
-        return [(float(there[repeat]), float(here[repeat])) for repeat in here if repeat in there]
-
     def kept(self, line: Line, timeout_s: float | None) -> float | None:
         """Throughput at this timeout as a fraction of that at the reference timeout."""
         here, there = self.throughput(line, timeout_s), self.throughput(line, self.reference)

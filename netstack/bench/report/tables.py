@@ -17,13 +17,14 @@ from netstack.units import format_count, format_size, three_digits
 from ..charts.look import swatch
 from ..charts.page import heads, table
 from ..charts.svg import facets_attribute
+from ..decision.effects import Share
 from ..emulation import DIFFERENCES, RATIOS, WITHIN, Cell, Error, emulation_cells, emulation_summary
-from ..interval import Interval
 from ..store import Row
 from ..words import setting_name, setting_text
+from .answers import kept_shares
 from .charts import PERCENTILES, styles, timeout_label
 from .filters import Filters
-from .points import Analysis, Line, facet, micro, row_kind, row_latency, timeout_order
+from .points import Analysis, facet, micro, row_kind, row_latency, timeout_order
 
 _LONGEST_TIMEOUT: Final = 1e12  # stands for `none` when sorting: after every real one
 _OPEN_UP_TO: Final = 40  # rows: longer tables start folded
@@ -51,28 +52,27 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
         f'<th scope="col" class="c"{facets[timeout]}>{escape(timeout_label(timeout))}</th>'
         for timeout in analysis.timeouts
     )
-    body = []
+    body, shares = [], kept_shares(analysis)
     for line, (hue, dash, shape) in styles(analysis).items():
-        cells = [_kept_cell(analysis, line, timeout, facets[timeout]) for timeout in analysis.timeouts]
+        cells = [_kept_cell(shares.get((line, timeout)), facets[timeout]) for timeout in analysis.timeouts]
         name = f"{swatch(hue, dash, shape)}{escape(line.label)}"
         row = facets_attribute(filters.line(line))
         body.append(f'<tr{row}><th scope="row" class="l">{name}</th>{"".join(cells)}</tr>')
     first = '<th scope="col" class="l">record size · channels</th>'
     return (
         f'<section class="card" id="kept"><h2>Throughput kept, against {timeout_label(reference)}</h2>'
-        '<p class="note">Records per second at each buffer timeout as a fraction of the same line&rsquo;s at '
+        '<p class="note">Payload per second at each buffer timeout as a fraction of the same line&rsquo;s at '
         f"{timeout_label(reference)}. Darker cells are further from 100%: blue is less, green is more. Ranges have 95%"
-        " confidence; a cell without one has too few repeats.</p>"
+        " confidence, as in the answer above; a cell without one was measured once.</p>"
         f"{table(first + heads, body, 'heat kept')}</section>"
     )
 
 
-def _kept_cell(analysis: Analysis, line: Line, timeout_s: float | None, facets: str) -> str:
-    kept, interval = analysis.kept(line, timeout_s), Interval.of_pairs(analysis.pairs(line, timeout_s))
-    if kept is None:
+def _kept_cell(share: Share | None, facets: str) -> str:
+    if share is None:
         return f'<td class="c"{facets}>&ndash;</td>'
-    side, text = "more" if kept > 1 else "less", f"{kept:.0%}" if interval is None else interval.percent()
-    return f'<td class="cell {side}"{facets} style="--v:{_shade(kept):.3f}">{text}</td>'
+    side, text = "more" if share.middle > 1 else "less", escape(share.text).replace(" ", "&nbsp;")
+    return f'<td class="cell {side}"{facets} style="--v:{_shade(share.middle):.3f}">{text}</td>'
 
 
 def _shade(kept: float) -> float:
