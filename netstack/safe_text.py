@@ -63,6 +63,13 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def printable_lines(text: str) -> str:
+    r"""Returns a text whose characters can be printed; others, except line ends and tabs, are written as `\u202e`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else _as_json_escape(each) for each in text)
+
+
 def escape_unencodable() -> None:
     """Lets standard output and standard error escape what their encoding lacks: a locale may be ASCII or Latin-1."""
     for stream in (sys.stdout, sys.stderr):
@@ -157,6 +164,11 @@ def _own(value: object, limit: int) -> str:
         return safe_text(repr(value), limit)
     except Exception:  # a bug in its class must not cause another failure
         return f"<{type(value).__name__}>"
+
+
+def _as_json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{int.from_bytes(units[at : at + 2], 'big'):04x}" for at in range(0, len(units), 2))
 
 
 def _escaped(character: str) -> str:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ..jobmanager.client import Document, JobResult
 from ..json_text import json_text
+from ..safe_text import printable_lines, safe_text
 from ..units import counted, format_count, format_latency
 
 _SHOWN_SUBTASKS = 16
@@ -47,10 +48,10 @@ def print_results(results: Mapping[str, Mapping[int, Any]]) -> None:
     returned = {operator: values for operator, values in returned.items() if values}
     for operator, values in returned.items():
         if len(returned) > 1:
-            click.echo(f"{operator}:")
+            click.echo(f"{safe_text(operator)}:")
         for value in values.values():
             for item in value if isinstance(value, list) else [value]:
-                click.echo(item if isinstance(item, str) else json_text(item))
+                click.echo(printable_lines(item if isinstance(item, str) else json_text(item)))
 
 
 def jobs_table(jobs: Iterable[Document]) -> Table:

@@ -16,6 +16,7 @@ import trio
 
 from ..errors import NetstackError
 from ..jobmanager.client import PATIENCE_S, Document, JobClient, JobResult, wait_for_job
+from ..safe_text import printable_lines
 from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import checked_savepoint, job_parameters, load_stream_graph, parameters_of, savepoint_flags
 from .job_output import job_lines, jobs_table, news_lines, not_restored_line, print_all, print_results, result_document
@@ -191,6 +192,6 @@ async def _print_waits(job_id: str, jobmanager: str, secret_file: Path | None) -
             while True:
                 job = await client.job(job_id)
                 for line in news_lines(job, before):
-                    click.echo(line, err=True)
+                    click.echo(printable_lines(line), err=True)
                 before = job
                 await trio.sleep(_WAITS_INTERVAL_S)

@@ -8,11 +8,15 @@ import sys
 import click
 
 from ..json_text import json_text
+from ..safe_text import printable_lines
 
 
 def print_document(document: object, *, indent: int | None = None) -> None:
-    """Prints one JSON document on standard output; `json_text` says how values are encoded."""
-    click.echo(json_text(document, indent=indent))
+    """Prints one JSON document on standard output; `json_text` says how values are encoded.
+
+    Characters that a terminal would obey, such as marks of the writing direction, are escaped, as JSON allows.
+    """
+    click.echo(printable_lines(json_text(document, indent=indent)))
 
 
 def drop_output() -> None:

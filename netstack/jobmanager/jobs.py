@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import trio
 
 from ..checkpoint.coordinator import CheckpointCoordinator
-from ..errors import ConfigError, NetstackError
+from ..errors import CheckpointFenced, ConfigError, NetstackError
 from ..runtime.causes import cause_text, root_cause
 from ..runtime.disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from ..runtime.threads import InThread
@@ -347,8 +347,11 @@ class Jobs:
             root = root_cause(error)
             if not isinstance(root, Exception):
                 raise  # cancelled: the JobManager is closing, and the job stays as it is on disk
-            LOGGER.exception("job %s (%s) failed with an internal error of the JobManager", job_id, record.name)
-            state, reason = JobState.FAILED, f"internal error of the JobManager, see its log: {cause_text(root)}"
+            if isinstance(root, CheckpointFenced):
+                state, reason = JobState.FAILED, str(root)
+            else:
+                LOGGER.exception("job %s (%s) failed with an internal error of the JobManager", job_id, record.name)
+                state, reason = JobState.FAILED, f"internal error of the JobManager, see its log: {cause_text(root)}"
         finally:
             try:
                 record.last = job_document(record, self._manager)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from netstack.cli.job_output import job_lines, jobs_table, news_lines, print_results
+from netstack.cli.json_document import print_document
 from netstack.cli.run_view import RunView
 
 
@@ -155,3 +157,18 @@ def test_the_last_view_of_a_job_that_has_finished_stays(state: str) -> None:
     written = screen.file.getvalue()
     is_erased = "\x1b[2K" in written.partition("\x1b[?25h")[2]  # after the cursor is shown again
     assert is_erased == (state != "finished")
+
+
+@pytest.mark.parametrize("hidden", ["\u202e", "\u2028", "\x1b[2J", "\x7f", "\x9b", "\U000e0001", "\u2066"])
+def test_what_sinks_return_cannot_control_a_terminal(hidden: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In text and as JSON, whose value stays the same."""
+    results = {"sink": {0: f"a{hidden}b\nc\td"}, hidden: {0: [{"x": hidden}]}}
+    print_results(results)
+    print_document({"results": hidden})
+    out = capsys.readouterr().out
+    assert all(each.isprintable() or each in "\n\t" for each in out)
+    assert out.startswith("sink:\na\\u")
+    assert "b\nc\td\n" in out
+    *_, item, last = out.splitlines()
+    assert json.loads(item) == {"x": hidden}
+    assert json.loads(last) == {"results": hidden}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
@@ -82,3 +83,24 @@ async def test_folders_lie_below_the_roots(tmp_path: Path) -> None:
         await user.ask("submit", document=job(root / "mine"))
         await user.ask("submit", document=job(None))
         assert len(manager.jobs.running) == 2
+
+
+@pytest.mark.parametrize("epoch", ["99999999", "999999999999999999"])
+async def test_a_planted_epoch_fences_the_job_and_the_end_says_so(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture, epoch: str
+) -> None:
+    folder = tmp_path / "checkpoints"
+    settings = StreamSettings(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(folder))
+    job = StreamEnvironment("saves", settings=settings)
+    job.source("jobs:read", name="source").sink("jobs:keep", name="sink")
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: tm.triggered() == [1])
+        (folder / f"epoch-{epoch}").write_text('{"owner": "\\u202e", "pid": 1, "host": "x", "used": 1}')
+        tm.store(1, folder)
+        with trio.fail_after(100.0):
+            end = await user.ask("wait", job_id=job_id)
+        assert end["state"] == "failed"
+        assert f"epoch {epoch} of the checkpoint folder {folder} belongs to" in end["reason"]
+        assert "internal error" not in end["reason"]
+        assert end["reason"].isprintable()
