@@ -3,8 +3,9 @@
 Takes: frozen dataclasses whose fields have one of the types in `_READERS`. Gives: lists for `frames`, and the
 dataclasses again.
 
-Rules: a document is the message's kind followed by all of its fields, each of exactly the annotated type. Nothing is
-pickled. A text that is too long is cut. Error texts quote peers' data only through `shown`.
+Rules: every text passes here, and is bounded where it is decoded: an honest peer's limits bind no other. A document is
+the message's kind followed by all of its fields, each of exactly the annotated type. Nothing is pickled. A text that is
+too long is cut when it is encoded. Error texts quote peers' data only through `shown`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, final
 
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError
-from ..safe_text import safe_repr
+from ..safe_text import safe_repr, safe_text
 
 TEXT_CHARACTERS: Final = 8192
-"""Maximum length of names and texts; longer ones are cut."""
+"""Maximum length of names and texts; longer ones are cut when they are encoded, and refused when they are decoded."""
+
+LINE_CHARACTERS: Final = 1024
+"""Maximum length of a `Line`."""
+
+Line: TypeAlias = str
+"""A reason for people, which is logged and shown: one printable line when it is decoded, whatever the peer sent."""
 
 Plain: TypeAlias = dict[str, Any]
 """A document inside a message; the handler of the message checks its contents."""
@@ -96,6 +103,16 @@ def _is(kind: type[Any]) -> Callable[[Any], Any]:
     return read
 
 
+def _read_text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{safe_repr(value)} is not of type str")
+    if len(value) > TEXT_CHARACTERS:
+        raise ValueError(
+            f"a text has {len(value)} characters ({safe_repr(value, 40)}); the maximum is {TEXT_CHARACTERS}"
+        )
+    return value
+
+
 def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
@@ -126,7 +143,8 @@ def _read_attempt(value: Any) -> Attempt:
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "int": _is(int),
-    "str": _is(str),
+    "str": _read_text,
+    "Line": lambda value: safe_text(_read_text(value), LINE_CHARACTERS),
     "bool": _is(bool),
     "bytes": _is(bytes),
     "float": _read_float,
@@ -135,7 +153,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "Any": lambda value: value,
     "Attempt": _read_attempt,
     "tuple[Attempt, ...]": _each(_read_attempt),
-    "tuple[str, ...]": _each(_is(str)),
+    "tuple[str, ...]": _each(_read_text),
     "tuple[bytes, ...]": _each(_is(bytes)),
     "tuple[tuple[int, ...], ...]": _each(_each(_is(int))),
 }

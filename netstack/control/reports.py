@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from .codec import Attempt, Message, Plain
+from .codec import Attempt, Line, Message, Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class JobRefused(Message):
     """
 
     job_id: str
-    text: str
+    text: Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class JobClosed(Message):
     """The TaskManager has released all resources of the job; `reason` is empty if `CloseJob` requested it."""
 
     job_id: str
-    reason: str
+    reason: Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class TaskFailed(Message):
 
     job_id: str
     attempt: Attempt
-    kind: str
+    kind: Line
     text: str
     is_secondary: bool
     missing_partition: str
@@ -121,7 +121,7 @@ class CheckpointDeclined(Message):
     job_id: str
     attempt: Attempt
     checkpoint_id: int
-    reason: str
+    reason: Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class SlotEnded(Message):
     job_id: str
     slot: int
     attempts: tuple[Attempt, ...]
-    text: str
+    text: Line
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ class BlobServer:
         size = await self._in_thread(partial(self._store.code_bytes, digest))
         place = _HERE
         if size > SLICE_BYTES and not ask.offset:
+            self._spread.setdefault(ask.key, _Spread())  # it may be read in the folder, which only `kept` tells
             path = f"file://{self._store.code_path(digest)}"
             place = path if self._is_shared and path not in ask.failed else await self._place(taskmanager, ask)
         if place:
@@ -133,10 +134,8 @@ class BlobServer:
     def kept(self, taskmanager: str, address: str, message: BlobKept) -> None:
         """Records that a TaskManager has a blob, or failed to fetch it."""
         self._reads_no_more(taskmanager, message.key)
-        if message.key.startswith(CODE_KEY):
-            self._spread.setdefault(message.key, _Spread())  # it was read in the folder
         spread = self._spread.get(message.key)
-        if spread is None:
+        if spread is None:  # nobody was sent to it: a key that a peer has made up is not stored
             return
         if message.is_kept:
             self._addresses[taskmanager] = address

@@ -60,6 +60,8 @@ class SlotOffers:
 
     def opened(self, taskmanager: ConnectedTaskManager, job_id: str, master: JobMaster) -> None:
         """Handles a TaskManager that has opened a job: offers its slots to the job."""
+        if job_id not in taskmanager.opening and job_id not in taskmanager.jobs:
+            return  # it was not asked
         taskmanager.jobs.add(job_id)
         if all(job_id in each.jobs or job_id not in each.opening for each in self._taskmanagers.all()):
             self._offer_opened(job_id, master)
@@ -69,6 +71,8 @@ class SlotOffers:
     def refused(self, taskmanager: ConnectedTaskManager, refusal: JobRefused, master: JobMaster) -> None:
         """Handles a TaskManager that rejects a job: other jobs get its slots; it is offered the job again later."""
         job_id, name = refusal.job_id, taskmanager.location.name
+        if job_id not in taskmanager.opening and job_id not in taskmanager.jobs:
+            return  # it was not asked, or has refused already
         self._slots.missed(job_id, len(taskmanager.opening.pop(job_id, ())))
         taskmanager.jobs.discard(job_id)
         master.refused(name, refusal.text)

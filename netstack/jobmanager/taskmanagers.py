@@ -22,6 +22,9 @@ from ..safe_text import safe_repr, safe_text
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..transport import told_address, url_parts
 
+MAX_ADDRESS: Final = 1024
+"""Maximum length of an address, and of a host's name."""
+
 MAX_SLOTS: Final = 1 << 20
 """Maximum number of slots of one TaskManager; a larger number is an error."""
 
@@ -105,7 +108,9 @@ class TaskManagers:
         number = self._registrations[base] = self._registrations.get(base, 0) + 1
         announced = facts.get("control")
         control = (
-            _reachable(announced, link.place, require_tls=False) if type(announced) is str and announced else address
+            _reachable(announced, link.place, require_tls=self._require_tls)
+            if type(announced) is str and announced
+            else address
         )
         name = base if number == 1 else f"{base}#{number}"
         hostname = facts.get("hostname")
@@ -113,7 +118,7 @@ class TaskManagers:
             TaskManagerLocation(
                 name,
                 address,
-                hostname if type(hostname) is str else "",
+                safe_text(hostname, MAX_ADDRESS) if type(hostname) is str else "",
                 tuple(_reachable(each, link.place, require_tls=self._require_tls) for each in of_slots),
             ),
             control,
@@ -161,6 +166,12 @@ def _reachable(data: str, peer: str, *, require_tls: bool) -> str:
         RemoteProtocolError: the address is malformed.
         RequestRefused: it has no TLS although that is required.
     """
+    if len(data) > MAX_ADDRESS:
+        raise RemoteProtocolError(
+            ErrorCode.MALFORMED_FRAME,
+            f"{peer} registers with an address of {len(data)} characters ({safe_repr(data, 40)}); the maximum is"
+            f" {MAX_ADDRESS}",
+        )
     try:
         data = told_address(data)
         parts = url_parts(data)

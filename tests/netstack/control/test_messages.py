@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.control.codec import TEXT_CHARACTERS, Message, check_plain
+from netstack.control.codec import LINE_CHARACTERS, TEXT_CHARACTERS, Message, check_plain
 from netstack.control.frames import MAX_FRAME_BYTES, pack, unpack
 from netstack.control.messages import (
     CODEC,
@@ -22,7 +22,7 @@ from netstack.control.messages import (
     slices,
     submissions,
 )
-from netstack.control.reports import TaskFailed
+from netstack.control.reports import CheckpointDeclined, JobClosed, JobRefused, SlotEnded, TaskFailed
 from netstack.documents import MAX_DOCUMENT_DEPTH as MAX_DEPTH
 from netstack.errors import ConfigError, RemoteProtocolError
 
@@ -38,6 +38,7 @@ ATTEMPTS = st.tuples(*[st.integers(0, 1 << 40)] * 3)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "int": INTEGERS,
     "str": TEXT,
+    "Line": TEXT.filter(str.isprintable),
     "bool": st.booleans(),
     "bytes": st.binary(max_size=20),
     "float": st.floats(min_value=0, allow_nan=False),
@@ -176,3 +177,51 @@ def test_a_blob_comes_back_part_by_part(whole: int, rest: int) -> None:
     assert found == data
     assert blob_parts("k", data, len(data) + 1).data == b""
     assert blob_parts("k", data, -1).data == b""
+
+
+HIDDEN = "\n\x1b[2J\u202e\u2028"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_text_of_every_message_is_bounded_where_it_is_decoded(kind: type[Any]) -> None:
+    """Each field at its limit, and at twice its limit: an honest peer cuts texts, another one need not."""
+    plain = {
+        "int": 1,
+        "str": "x",
+        "Line": "x",
+        "bool": True,
+        "bytes": b"",
+        "float": 1.0,
+        "Plain": {},
+        "Plain | None": None,
+        "Attempt": [0, 0, 0],
+    }
+    fields = dataclasses.fields(kind)
+    document = [kind.__name__, *(plain.get(str(field.type), []) for field in fields)]
+    assert refusal(document) == "none"
+    for place, field in enumerate(fields, 1):
+        if field.type not in ("str", "Line", "tuple[str, ...]"):
+            continue
+        for characters in (TEXT_CHARACTERS, 2 * TEXT_CHARACTERS):
+            text = (HIDDEN * characters)[:characters]
+            hostile = [*document]
+            hostile[place] = [text] if field.type == "tuple[str, ...]" else text
+            if characters > TEXT_CHARACTERS:
+                said = refusal(hostile)
+                assert f"a text has {characters} characters" in said
+                assert (len(said) < 400, said.isprintable()) == (True, True)
+                continue
+            decoded = getattr(CODEC.decode(hostile), field.name)
+            if field.type == "Line":
+                assert (len(decoded) <= LINE_CHARACTERS, decoded.isprintable()) == (True, True)
+
+
+def test_reasons_that_are_logged_are_lines() -> None:
+    """Of these a JobManager wrote what a TaskManager sent, with its line ends and escapes."""
+    for kind, name in (
+        (JobRefused, "text"),
+        (JobClosed, "reason"),
+        (CheckpointDeclined, "reason"),
+        (SlotEnded, "text"),
+    ):
+        assert {str(field.type) for field in dataclasses.fields(kind) if field.name == name} == {"Line"}

@@ -13,14 +13,18 @@ from trio.testing import MockClock
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control.codec import Message
 from netstack.control.reports import (
+    BlobKept,
     CheckpointAcknowledged,
     CheckpointDeclined,
+    JobOpened,
+    JobRefused,
     PartitionConsumable,
     SlotEnded,
     TaskFailed,
     TaskFinished,
     TaskStates,
 )
+from netstack.schedule.descriptors.blob_store import CODE_KEY
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 
@@ -144,3 +148,46 @@ async def test_a_slot_tells_of_the_end_of_its_own_attempts() -> None:
             await tm.ended.wait()
         (failure,) = (await user.ask("wait", job_id=job_id))["reason"].splitlines()
         assert "which was not deployed there" in failure
+
+
+async def test_what_a_taskmanager_was_not_asked_is_not_kept(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys of blobs that nobody fetches, and answers about the job of another: 150 and 60 of them kept a gigabyte."""
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(tmp_path))
+    async with jobmanager() as manager, taskmanager(manager) as honest, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await honest.until(honest.triggered)
+        before = await user.ask("job", job_id=job_id)
+        async with taskmanager(manager) as liar:
+            for number in range(200):
+                for key in (f"{CODE_KEY}{number}", f"{number}"):
+                    liar.link.send(BlobKept(key.ljust(8192, "x"), True))
+                liar.link.send(JobOpened(job_id))
+                liar.link.send(JobRefused(job_id, "\n\x1b[2J" * 8192))
+            await liar.link.ping()  # all of it was heard
+            assert manager.blob_server._spread == {}
+            assert manager.blob_server._addresses == {}
+            (connected,) = [each for each in manager.taskmanagers.all() if each.link.peer.startswith(liar.name)]
+            assert (connected.jobs, connected.opening) == (set(), {})
+        after = await user.ask("job", job_id=job_id)
+        assert (after["tasks"], after["restarts"]) == (before["tasks"], 0)
+        assert len(after["log"]) <= len(before["log"]) + 1, "only that it was lost"
+        honest.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+    assert sum(len(each.getMessage()) for each in caplog.records) < 20_000
+
+
+async def test_a_reason_forges_no_line_of_the_log(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(tmp_path))
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(tm.triggered)
+        tm.decline(1, "no\nERROR forged \x1b[2J\u202e" + "x" * 8000)
+        await tm.until(tm.aborted)
+        details = await user.ask("job", job_id=job_id)
+        texts = [each["text"] for each in details["log"]] + [each.getMessage() for each in caplog.records]
+        assert any("forged" in text for text in texts), "it was heard"
+        assert all(text.isprintable() and len(text) < 2000 for text in texts)

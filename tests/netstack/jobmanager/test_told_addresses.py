@@ -20,9 +20,11 @@ from netstack.tls_files import FOLDER_VARIABLE, dial_as, split_tls
 PORT = "tcp://127.0.0.1:0"
 
 
-async def register(manager: JobManager, data: str, slots: tuple[str, ...] = ()) -> tuple[ControlLink, str]:
+async def register(
+    manager: JobManager, data: str, slots: tuple[str, ...] = (), control: str = ""
+) -> tuple[ControlLink, str]:
     """A link, and why it was refused; empty if it was not."""
-    facts: dict[str, Any] = {"slots": 1, "data": data, "slot_addresses": list(slots)}
+    facts: dict[str, Any] = {"slots": 1, "data": data, "slot_addresses": list(slots), "control": control}
     link, _ = await dial(manager.address, role=TASKMANAGER, name="tm", facts=facts)
     try:
         message = await link.receive() if not [*manager.taskmanagers.all()] else None
@@ -43,32 +45,34 @@ async def test_parameters_stay_with_their_owner() -> None:
         link.close()
 
 
-@pytest.mark.parametrize("data", ["tcp://[::1", "tcp://h:99999", "tls+tcp://h:x"])
+@pytest.mark.parametrize("data", ["tcp://[::1", "tcp://h:99999", "tls+tcp://h:x", f"tcp://{'x' * 60_000}:1"])
 async def test_what_is_no_address_is_refused(data: str, caplog: pytest.LogCaptureFixture) -> None:
     async with jobmanager(listen=PORT) as manager:
         link, why = await register(manager, data)
         assert why
         link.close()
     assert not [record for record in caplog.records if record.exc_info], "a line, and no traceback"
+    assert max(len(record.getMessage()) for record in caplog.records) < 1000
 
 
 @pytest.mark.parametrize(
-    ("data", "slots"),
+    ("data", "slots", "control"),
     [
-        ("tcp://10.0.0.7:1", ()),
-        ("memory://x", ()),
-        ("tls+tcp://10.0.0.7:1", ("tcp://10.0.0.7:2",)),
-        ("tlsx+tcp://h:1", ()),
+        ("tcp://10.0.0.7:1", (), ""),
+        ("memory://x", (), ""),
+        ("tls+tcp://10.0.0.7:1", ("tcp://10.0.0.7:2",), ""),
+        ("tls+tcp://10.0.0.7:1", (), "tcp://10.0.0.7:2"),
+        ("tlsx+tcp://h:1", (), ""),
     ],
 )
 async def test_where_tls_is_required_data_go_no_other_way(
-    data: str, slots: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: str, slots: tuple[str, ...], control: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates.make_authority(tmp_path / "authority", name="test", days=2)
     certificates.make_host(tmp_path / "host", tmp_path / "authority", ["127.0.0.1"], days=1)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "host"))
     async with jobmanager(listen=f"tls+{PORT}", require_tls=True) as manager:
-        link, why = await register(manager, data, slots)
+        link, why = await register(manager, data, slots, control)
         assert "which this JobManager requires" in why
         link.close()
         assert not [*manager.taskmanagers.all()]
