@@ -219,6 +219,9 @@ class Cluster:
     def begin(self, world: Outside) -> None:
         """Creates the users and the external system."""
         scenario = self.scenario
+        if scenario.case is not None:
+            for axis, value in scenario.case.values().items():
+                happened(f"jobs with {axis}: {value}")
         scenarios = [scenario, second_of(scenario)] if scenario.has_second else [scenario]
         folder = self._folder / "jobs"
         self._users = [

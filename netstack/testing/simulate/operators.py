@@ -63,6 +63,11 @@ class Outside:
 _OUTSIDE: Final[list[Outside]] = [Outside()]
 
 
+def outside_world() -> Outside:
+    """The external system of the running simulation."""
+    return _OUTSIDE[-1]
+
+
 @contextmanager
 def outside() -> Iterator[Outside]:
     """A new external system for the block."""

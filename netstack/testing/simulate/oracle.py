@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from . import feature_job
 from .checked import verdict
 from .history import Event
 from .operators import SINK, Committed, made, two_thirds
-from .scenario import CHECKED, TWO_SOURCES, Scenario
+from .scenario import CHECKED, FEATURED, TWO_SOURCES, Scenario
 
 _SETTLED_S: Final = 10.0
 """How long a slow link or disk may delay a deployment or a restore."""
@@ -20,6 +21,8 @@ _SETTLED_S: Final = 10.0
 
 def problems(scenario: Scenario, results: Mapping[str, Any], committed: Committed, history: Sequence[Event]) -> str:
     """Returns what is wrong with the results and the history of a finished job; empty if nothing is."""
+    if scenario.case is not None:
+        return feature_job.problems(scenario.case, results, feature_job.commits_of(committed.values()))
     if scenario.movement == CHECKED:
         anomalies = verdict(
             history,
@@ -49,7 +52,7 @@ def problems(scenario: Scenario, results: Mapping[str, Any], committed: Committe
 
 def wrong_commits(scenario: Scenario, committed: Committed, *, is_finished: bool = True) -> str:
     """Returns what is wrong with the commits: each record once, or at most once for an unfinished job."""
-    if scenario.movement == CHECKED:
+    if scenario.movement in (CHECKED, FEATURED):
         return ""
     counts = Counter((key, number) for rows in committed.values() for key, number in rows)
     right = Counter({(key, number): 1 for key, most in expected(scenario).items() for number in range(1, most + 1)})

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
+from .features import KEYS, NUMBERS, Case
+
 JOBMANAGER: Final = "jobmanager"
 PORT: Final = 6121
 """Port of every TaskManager; part of its name."""
@@ -44,6 +46,8 @@ ADAPTIVE: Final = "adaptive"
 """Kept partitions; the parallelism of the counter is decided when its input exists."""
 CHECKED: Final = "checked"
 """Streaming, with operators that record a history for `history`."""
+FEATURED: Final = "featured"
+"""The job of a `Case`: features that are combined (`features`)."""
 
 STAGES: Final = (
     "map",
@@ -140,6 +144,7 @@ class Scenario:
         speculates: whether slow tasks get second attempts.
         has_prompt: whether some streaming edges are prompt.
         acts_as: network profile, one of the values of `--as`.
+        case: the features of a `FEATURED` job; None for others.
     """
 
     seed: int
@@ -168,8 +173,11 @@ class Scenario:
     has_second: bool = False
     has_prompt: bool = False
     acts_as: str = "netstack"
+    case: Case | None = None
 
     def __str__(self) -> str:
+        if self.case is not None:
+            return f"{self.case} on {self.taskmanagers} x {self.slots} slots, {len(self.faults)} faults"
         way = f"{self.mode}, every {self.interval_s:g} s" if takes_checkpoints(self) else "kept partitions"
         return (
             f"{self.movement} ({way}), {' -> '.join(('source', *self.stages, 'count', 'sink'))} on"
@@ -183,14 +191,17 @@ class Scenario:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Scenario:
         """The inverse of `as_dict`."""
-        lists = {name: tuple(values[name]) for name in ("stages", "parallelism")}
+        lists: dict[str, Any] = {name: tuple(values[name]) for name in ("stages", "parallelism")}
         lists["faults"] = tuple(Fault(**each) for each in values["faults"])
+        lists["case"] = values.get("case") and Case(**values["case"])
         lists["acts"] = tuple(Act(**{**each, "widths": tuple(each["widths"])}) for each in values["acts"])
         return cls(**{**values, **lists})
 
 
 def takes_checkpoints(scenario: Scenario) -> bool:
     """Whether its job takes checkpoints."""
+    if scenario.case is not None:
+        return scenario.case.takes_checkpoints
     return scenario.movement in (STREAMING, CHECKED)
 
 
@@ -230,6 +241,10 @@ BIG: Final = Size(
 BIG_SHARE: Final = 0.1
 """Of all scenarios. Small ones reach as many situations for the same work, and their failures are easier to read; a bug
 that takes many buffers or hosts is found by big ones alone."""
+
+
+FEATURED_SHARE: Final = 0.15
+"""Of all scenarios: jobs that combine features."""
 
 
 def random_scenario(seed: int) -> Scenario:
@@ -275,7 +290,7 @@ def random_scenario(seed: int) -> Scenario:
         Act(at_s=round(chance.uniform(0.3, storm_s), 4), kind=chance.choice(ACTS), widths=widths())
         for _ in range(chance.choice((0, 0, 1, 2)) if movement == STREAMING else 0)
     ]
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         taskmanagers=taskmanagers,
         slots=slots,
@@ -302,6 +317,42 @@ def random_scenario(seed: int) -> Scenario:
         has_second=chance.random() < 0.1,
         has_prompt=movement == STREAMING and chance.random() < 0.5,
         acts_as=chance.choice(("netstack", "netstack", "netstack", "flink")),
+    )
+    if chance.random() >= FEATURED_SHARE:
+        return scenario
+    while not (case := Case.drawn(chance)).is_possible:
+        pass
+    return featured(case, seed)
+
+
+def featured(case: Case, seed: int) -> Scenario:
+    """Returns the scenario of a case: what it says fails in the middle, at a time that the seed decides."""
+    chance = random.Random(seed)
+    host = {"TaskManager": f"tm-{chance.randint(0, 1)}", "JobManager": JOBMANAGER}.get(case.failure)
+    kill = Fault(at_s=round(chance.uniform(0.3, 1.5), 4), kind=KILL, host=host or "", for_s=chance.choice((0.05, 0.8)))
+    other = case.width % 3 + 1
+    rescale = Act(at_s=round(chance.uniform(0.4, 1.2), 4), kind=RESCALE, widths=(other, other, other))
+    return Scenario(
+        seed=seed,
+        taskmanagers=2,
+        slots=2,
+        movement=FEATURED,
+        mode="aligned",
+        interval_s=0.3,
+        stages=(),
+        parallelism=(case.width,) * 3,
+        records=NUMBERS,
+        keys=KEYS,
+        pace_s=0.1,
+        batch=5,
+        segment_bytes=512,
+        own_network=True,
+        debloats=False,
+        restart="fixed_delay",
+        faults=(kill,) if host else (),
+        acts=(rescale,) if case.rescale == "yes" else (),
+        load_balance=case.balance,
+        case=case,
     )
 
 

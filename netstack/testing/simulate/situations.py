@@ -17,6 +17,7 @@ from ...jobmanager.checkpoints import JobCheckpoints
 from ...jobmanager.task_reports import TaskReports
 from ...outbound import subpartition
 from ...shuffle.store import PartitionStore
+from .features import AXES
 
 LEAST_SEEDS: Final = 1_000
 """A campaign of so many seeds must reach every situation."""
@@ -149,6 +150,7 @@ SITUATIONS: Final = (
     *_TOLD,
     _ALONE,
     *_OWN,
+    *(f"jobs with {axis}: {value}" for axis, values in AXES.items() for value in values),
     *(name for holder, method, _, names in _CALLS for name in names if hasattr(getattr(holder, method), "__code__")),
 )
 

@@ -9,7 +9,7 @@ from ...config import NetworkConfig
 from ...schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 from ...schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
 from ...schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
-from . import operators
+from . import feature_job, operators
 from .checked import checked_job
 from .operators import NUMBERER, SINK
 from .scenario import (
@@ -49,6 +49,8 @@ def job(scenario: Scenario, name: str, widths: tuple[int, ...]) -> StreamEnviron
     """
     if scenario.acts_as != "netstack":
         happened("jobs that act as Flink")
+    if scenario.case is not None:
+        return feature_job.job(scenario.case, name, widths)
     if scenario.movement == CHECKED:
         return checked_job(
             name,
