@@ -125,13 +125,21 @@ class VisitingReader(ClosingContext):
     def _run(
         self, call: Callable[[], Coroutine[Any, Any, R]], timeout_s: float | None, is_trickle: Callable[[R], bool]
     ) -> R:
-        """Runs a call in this thread, which blocks meanwhile."""
+        """Runs a call in this thread, which blocks meanwhile.
+
+        The caller drops what was fetched by an assignment: Python runs signal handlers after calls, not after those, so
+        no error of a handler comes between the two.
+        """
         check_timeout(timeout_s)
         self._begin()
         try:
             if not self._fetched:
-                self._parking.run(self._fetch(call), timeout_s, "waiting for records", comes_again=is_trickle)
-            return cast(R, self._fetched.pop())
+                fetch = self._fetch(call)
+                try:
+                    self._parking.run(fetch, timeout_s, "waiting for records", comes_again=is_trickle)
+                finally:
+                    fetch.close()
+            return self._fetched[0]  # type: ignore[no-any-return]
         finally:
             self._is_busy = False
 
@@ -277,10 +285,12 @@ class RecordReader(RecordVisitor[T]):
         """The remaining elements; waits for them without a limit. Raises as `next_records`."""
         while True:
             yield from self._ready.elements
-            records = self.next_records()
+            records = self._run(self._reader.next_records, None, is_trickle)
+            elements = iter(records or ())
+            self._ready.elements = elements
+            self._fetched = []
             if records is None:
                 return
-            self._ready.elements = iter(records)
 
     def next_records(self, *, timeout_s: float | None = None) -> list[T] | None:
         """The next elements, at least one, all of one channel (`channel_index`); None when all channels have ended.
@@ -292,10 +302,12 @@ class RecordReader(RecordVisitor[T]):
             RecordError: the received bytes are not a record of the format.
             LocalProtocolError: the gate or the TaskManager was closed, or another thread is in a call of this reader.
         """
-        left = list(self._ready.elements)
+        left = [*self._ready.elements]
         if left:
             return left
-        return self._run(self._reader.next_records, timeout_s, is_trickle)
+        records = self._run(self._reader.next_records, timeout_s, is_trickle)
+        self._fetched = []
+        return records
 
 
 @final
@@ -329,4 +341,6 @@ class ArrayReader(ArrayVisitor):
         Raises:
             TimeoutError, ...: as `RecordReader.next_records`.
         """
-        return self._run(self._next, timeout_s, is_small)
+        array = self._run(self._next, timeout_s, is_small)
+        self._fetched = []
+        return array

@@ -179,6 +179,8 @@ class ThreadParking:
         except StopIteration as done:
             result: R | None = done.value
             return result
+        finally:
+            visit.close()  # no effect, unless the error of a signal handler came between a step and the next wait
 
     async def run_in_asyncio(
         self,
@@ -233,7 +235,11 @@ class ThreadParking:
                         visits.leave()
                         yield
                     finally:
-                        visits.enter_again()
+                        while not visits.is_mine:
+                            try:
+                                visits.enter_again()
+                            except BaseException as error:  # of a signal handler, before it was inside
+                                INTERRUPTS.postpone(error)
                         self._is_parked = False
                 except _MovedOn as moved_on:
                     coroutine.throw(moved_on)
@@ -278,10 +284,14 @@ class ThreadParking:
         try:
             self._visits.leave()
             offer_processor()
-        except KeyboardInterrupt:
-            INTERRUPTS.postpone()  # until the coroutine parks, where `_visit` can keep or cancel it
+        except BaseException as error:  # of a signal handler
+            INTERRUPTS.postpone(error)  # until the coroutine parks, where `_visit` can keep or cancel it
         finally:
-            self._visits.enter_again()
+            while not self._visits.is_mine:
+                try:
+                    self._visits.enter_again()
+                except BaseException as error:  # of a signal handler, before it was inside
+                    INTERRUPTS.postpone(error)
 
     def _block(self, until: float | None, timeout_s: float | None, what: str) -> None:
         """Waits, outside, as a thread: until data has arrived or may have."""

@@ -93,7 +93,7 @@ class Visits(trio.abc.Instrument):
         """Enters, for a visitor that was inside and has to complete something; never refused."""
         thread = threading.get_ident()
         if thread == _MAIN:
-            INTERRUPTS.is_inside = True
+            INTERRUPTS.enter()
         if stay is None or not stay.is_resident or not self._claim(stay):
             self._take()
         self._visitor = thread

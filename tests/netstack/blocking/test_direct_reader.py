@@ -33,7 +33,6 @@ from netstack import (
 )
 from netstack.certificates import make_authority, make_host
 from netstack.runtime import pump
-from netstack.runtime.interrupts import INTERRUPTS
 
 from .conftest import PATIENCE_S, Background, Pair
 from .middlebox import Middlebox
@@ -388,7 +387,7 @@ def test_ctrl_c_in_a_call_that_spins_is_raised_when_it_parks(pair: Pair) -> None
     reader = blocking.RecordReader[bytes](gate)
     parking, visits = reader._parking, pair.consumer.portal.inside.visits
     visits.enter(parking.stay)
-    INTERRUPTS._on_signal(signal.SIGINT, None)  # deferred, because this thread is inside
+    signal.raise_signal(signal.SIGINT)  # deferred, because this thread is inside
     raised = []
     for step in (parking._relax, visits.leave):  # the first leaves for a moment
         try:
