@@ -55,6 +55,11 @@ class Answer:
             return None
         return needed * len(timeouts) * max(1, len(self.chosen.shares)) * self.run_s
 
+    @property
+    def head(self) -> str:
+        """The timeout, or both candidates: how `sentence` begins, where a timeout reaches the goal."""
+        return self.chosen.label if self.rival is None else f"{self.chosen.label} or {self.rival.label}"
+
     def sentence(self) -> str:
         """The whole answer, to follow the words `Buffer timeout:`."""
         if self.is_decided:
@@ -97,14 +102,16 @@ class Answer:
         figure = chosen.figure(self.goal, self.reference)
         if rival is None:
             return f"{chosen.label}, as far as these runs go: it {figure}, and {self._why()}. {self._cost()}"
-        return (
-            f"{chosen.label} or {rival.label}, which these runs do not tell apart: {chosen.label} {figure},"
-            f" {rival.label} {self._short(rival)}. Take {chosen.label}: {self._why()}. {self._cost()}"
-        )
+        both = f"{chosen.label} or {rival.label}, which these runs do not tell apart"
+        figures = f"{chosen.label} {figure}, {rival.label} {self._short(rival)}"
+        if self.goal.is_relative and self.reference_s in (chosen.timeout_s, rival.timeout_s):
+            other = rival if chosen.timeout_s == self.reference_s else chosen
+            figures = f"{other.label} {other.figure(self.goal, self.reference)}"
+        return f"{both}: {figures}. Take {chosen.label}: {self._why()}. {self._cost()}"
 
     def _short(self, each: Candidate) -> str:
         if self.goal.is_relative:
-            return "is what all are compared with" if each.timeout_s == self.reference_s else each.share.text
+            return each.share.text
         return each.figure(self.goal, self.reference)
 
     def _why(self) -> str:
@@ -116,6 +123,8 @@ class Answer:
         if chosen.p99_us and rival.p99_us and chosen.p99_middle < rival.p99_middle:
             sooner = f"its p99 is {format_latency(chosen.p99_middle)}, not {format_latency(rival.p99_middle)}"
             return f"it probably reaches {goal}, and {sooner}"
+        if goal.is_relative and chosen.timeout_s == self.reference_s:
+            return f"{rival.label} probably keeps less than {goal}"
         if chosen.judged(goal) == "meets":
             return (
                 f"it reaches {goal}, and {rival.label} probably does not"

@@ -47,7 +47,9 @@ _ON_SPARK = "Every run has sources and sinks in each of Spark's executors; every
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """The main findings, one sentence each, for the terminal; those of each workload are indented."""
-    texts = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in _findings(Analysis(rows))]
+    texts = [
+        f"{topic}: {figure} {sentence}".replace(" ,", ",") for topic, figure, sentence in _findings(Analysis(rows))
+    ]
     lines = [line for text in texts for line in text.replace("\n", "\n  ").split("\n")]
     return [line.replace("µ", "u").replace("\u00d7", "x") for line in lines]  # for terminals without these letters
 
@@ -151,7 +153,8 @@ def _host_name(rows: Sequence[Row]) -> str:
 
 
 def _in_lines(sentence: str) -> str:
-    text = escape(f"{sentence[:1].upper()}{sentence[1:]}.")
+    plain = sentence.removeprefix(", ").removeprefix(": ")
+    text = escape(f"{plain[:1].upper()}{plain[1:]}.")
     return text.replace(" \u00b1 ", "&nbsp;\u00b1&nbsp;").replace(" %", "&nbsp;%").replace("\n", "<br>")
 
 

@@ -203,10 +203,8 @@ def answer_finding(analysis: Analysis) -> list[tuple[str, str, str]]:
     findings = []
     for sweep, decision in decide(analysis, Goal()).items():
         main, lines = decision.main, list(decision.lines.items())
-        figure, _, rest = main.sentence().partition(" ")
-        if main.chosen.label.startswith(f"{figure} "):
-            unit, _, rest = rest.partition(" ")
-            figure = f"{figure} {unit}"
+        figure, sentence = main.head, main.sentence()
+        rest = sentence.removeprefix(figure).removeprefix(" ") if sentence.startswith(figure) else sentence
         texts = []
         if decision.together is not None:
             texts = [f"{line.label}: {each.brief()}" for line, each in lines[:_MOST_LINES]]
