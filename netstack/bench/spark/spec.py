@@ -25,7 +25,7 @@ class SparkSpec(RunSpec):
 
     ENGINE_KIND: ClassVar[str] = "spark"
 
-    START_S: ClassVar[float] = 0.7
+    START_S: ClassVar[float] = 0.8
     """A run's part of the start of a barrier job, in seconds: the exchange of addresses alone takes one for all."""
 
     nodes: int = 2
