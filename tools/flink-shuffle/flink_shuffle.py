@@ -19,11 +19,11 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
 from collections import deque
@@ -38,6 +38,7 @@ from netstack.cli.values import parse_length
 from netstack.errors import ConfigError, NetstackError
 from netstack.events import EndOfData
 from netstack.outbound.emission import Emission
+from netstack.scratch import scratch_folder
 from netstack.transport import ByteStream, transport_for
 from netstack.units import format_duration
 from netstack.wire.flink_events import decode, to_native
@@ -147,8 +148,12 @@ class TaskOutput:
                 await write_raw(writer, which, body)
 
     async def _tell_processed(self, writer: netstack.RecordWriter) -> None:
-        await writer.wait_consumed()
-        self._answer(PROCESSED)
+        """As `wait_consumed`, which wants the end first: a task of Flink ends its partition after this answer."""
+        partition = writer.engine
+        while not (partition.all_acknowledged or partition.is_released):
+            await writer._parking.wait(0.0, writer._look)
+        if partition.all_acknowledged:
+            self._answer(PROCESSED)
 
     def _answer(self, kind: int, number: int = 0, subpartition: int = 0, body: bytes = b"") -> None:
         self._answers.append(ANSWER.pack(kind, number, subpartition, len(body)) + body)
@@ -184,9 +189,10 @@ async def write_raw(writer: netstack.RecordWriter, subpartition: int, data: byte
     await writer._drive(subpartition, emission)
 
 
-async def relay(inner: str, task_status: trio.TaskStatus[str]) -> None:
-    """Listens for plain TCP and joins each connection with one to `inner`, whose line is the impaired one."""
-    listener = await transport_for("tcp://127.0.0.1:0").listen("tcp://127.0.0.1:0")
+async def relay(inner: str, port: int, task_status: trio.TaskStatus[str]) -> None:
+    """Listens for plain TCP at the port; joins each connection with one to `inner`, whose line is the impaired one."""
+    address = f"tcp://127.0.0.1:{port}"
+    listener = await transport_for(address).listen(address)
     task_status.started(listener.address)
     async with trio.open_nursery() as nursery:
         while True:
@@ -226,12 +232,12 @@ async def pump(source: ByteStream, sink: ByteStream) -> None:
                 await sink.wait_writable()
 
 
-async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str | None) -> None:
+async def serve(socket_path: str, segment_bytes: int, port: int, delay_s: float, rate: str | None) -> None:
     """The netstack process of one task manager; prints the port that consumers dial."""
     config = netstack.NetworkConfig(dialect="flink-2.3.0", memory_bytes=MEMORY_BYTES, segment_size_bytes=segment_bytes)
     is_impaired = bool(delay_s or rate)
     parameters = f"?delay={format_duration(delay_s)}" + (f"&rate={rate}" if rate else "")
-    address = f"impaired+tcp://127.0.0.1:0{parameters}" if is_impaired else "tcp://127.0.0.1:0"
+    address = f"impaired+tcp://127.0.0.1:0{parameters}" if is_impaired else f"tcp://127.0.0.1:{port}"
     watch = os.environ.get(WATCH)
     async with (
         netstack.open_network(
@@ -242,9 +248,10 @@ async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str 
         if watch:
             await trio.Path(watch, str(os.getpid())).write_text(str(manager.metrics_address))
         listening = trio.socket.socket(trio.socket.AF_UNIX)
+        await trio.Path(socket_path).unlink(missing_ok=True)  # of a process that was killed
         await listening.bind(socket_path)
         listening.listen()
-        reached = await nursery.start(relay, manager.address) if is_impaired else manager.address
+        reached = await nursery.start(relay, manager.address, port) if is_impaired else manager.address
         print(reached.rsplit(":", 1)[1], flush=True)
 
         async def accept() -> None:
@@ -253,7 +260,8 @@ async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str 
                 nursery.start_soon(TaskOutput(manager, trio.SocketStream(connection)).run)
 
         nursery.start_soon(accept)
-        await trio.lowlevel.wait_readable(0)  # the task manager is gone
+        await trio.lowlevel.wait_readable(0)  # the task manager is gone, and may have been killed
+        shutil.rmtree(Path(socket_path).parent, ignore_errors=True)
         nursery.cancel_scope.cancel()
 
 
@@ -262,7 +270,6 @@ async def serve(socket_path: str, segment_bytes: int, delay_s: float, rate: str 
 
 def run(arguments: argparse.Namespace) -> int:
     """Starts the cluster with the job, prints what it prints, and who has credit meanwhile."""
-    java = jar.java_command(HERE / "java")
     command = [
         sys.executable,
         str(HERE / "flink_shuffle.py"),
@@ -271,7 +278,8 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     if arguments.rate:
         command.append(f"--rate={arguments.rate}")
-    with tempfile.TemporaryDirectory(prefix="netstack-shuffle-") as folder:
+    with scratch_folder(prefix="netstack-shuffle-") as folder:
+        java = jar.java_command(HERE / "java", scratch=folder)
         options = {
             "netstack.shuffle.command": "|".join(command),
             "parallelism.default": arguments.parallelism,
@@ -366,11 +374,14 @@ def main() -> int:
     one.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="any option of Flink's")
     one.add_argument("arguments", nargs="*", help="after --: of your job")
     other = commands.add_parser("serve", help="what the shuffle service starts beside each task manager")
-    other.set_defaults(run=lambda given: trio.run(serve, given.socket, given.segment_bytes, given.delay, given.rate))
+    other.set_defaults(
+        run=lambda given: trio.run(serve, given.socket, given.segment_bytes, given.port, given.delay, given.rate)
+    )
     other.add_argument("--delay", type=_duration, default=0.0)
     other.add_argument("--rate")
     other.add_argument("socket")
     other.add_argument("segment_bytes", type=int)
+    other.add_argument("port", type=int, nargs="?", default=0)
     given = parser.parse_args()
     try:
         return given.run(given) or 0

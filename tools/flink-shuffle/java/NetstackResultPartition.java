@@ -3,6 +3,8 @@ package netstack.shuffle;
 import java.io.DataInputStream;
 import java.io.EOFException;
 import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.net.SocketException;
 import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.channels.Channels;
@@ -13,15 +15,18 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.flink.core.memory.MemorySegmentFactory;
 import org.apache.flink.runtime.checkpoint.CheckpointException;
 import org.apache.flink.runtime.checkpoint.CheckpointOptions;
 import org.apache.flink.runtime.checkpoint.channel.ChannelStateWriter;
 import org.apache.flink.runtime.checkpoint.channel.ResultSubpartitionInfo;
 import org.apache.flink.runtime.event.AbstractEvent;
+import org.apache.flink.runtime.execution.SuppressRestartsException;
 import org.apache.flink.runtime.io.network.api.CheckpointBarrier;
 import org.apache.flink.runtime.io.network.api.EndOfData;
 import org.apache.flink.runtime.io.network.api.StopMode;
+import org.apache.flink.runtime.io.network.api.SubtaskConnectionDescriptor;
 import org.apache.flink.runtime.io.network.api.serialization.EventSerializer;
 import org.apache.flink.runtime.io.network.api.writer.ResultPartitionWriter;
 import org.apache.flink.runtime.io.network.buffer.Buffer;
@@ -29,6 +34,7 @@ import org.apache.flink.runtime.io.network.buffer.BufferBuilder;
 import org.apache.flink.runtime.io.network.buffer.BufferConsumer;
 import org.apache.flink.runtime.io.network.buffer.FreeingBufferRecycler;
 import org.apache.flink.runtime.io.network.buffer.NetworkBuffer;
+import org.apache.flink.runtime.io.network.metrics.ResultPartitionBytesCounter;
 import org.apache.flink.runtime.io.network.partition.BufferAvailabilityListener;
 import org.apache.flink.runtime.io.network.partition.ChannelStateHolder;
 import org.apache.flink.runtime.io.network.partition.CheckpointedResultPartition;
@@ -54,8 +60,11 @@ final class NetstackResultPartition
     /** Written and not taken by netstack: above it the task counts as back-pressured. */
     private static final long WINDOW_BYTES = 128 * 1024;
     private static final int RECOVERED_BYTES = 32 * 1024;
+    /** How long a new task waits for a netstack process that is being started again. */
+    private static final long CONNECT_NS = 30_000_000_000L;
 
     private final Path socket;
+    private final int subtask;
     private final int index;
     private final ResultPartitionID id;
     private final int subpartitions;
@@ -71,31 +80,37 @@ final class NetstackResultPartition
 
     private SocketChannel channel;
     private ChannelStateWriter states;
+    private final ResultPartitionBytesCounter bytes;
     private TaskIOMetricGroup metrics;
     private long written;
     private long taken;
     private CompletableFuture<Void> room = new CompletableFuture<>();
+    /** Set when the netstack process has ended: then a write fails, and nothing waits for an answer. */
+    private volatile IOException failure;
     private volatile boolean isFinished;
     private volatile boolean isReleased;
 
     NetstackResultPartition(
             Path socket,
+            int subtask,
             int index,
             ResultPartitionID id,
             int subpartitions,
             int keyGroups,
             Map<ResultPartitionID, NetstackResultPartition> open) {
         this.socket = socket;
+        this.subtask = subtask;
         this.index = index;
         this.id = id;
         this.subpartitions = subpartitions;
         this.keyGroups = keyGroups;
         this.open = open;
+        this.bytes = new ResultPartitionBytesCounter(subpartitions);
     }
 
     @Override
     public void setup() throws IOException {
-        channel = SocketChannel.open(UnixDomainSocketAddress.of(socket));
+        channel = connect();
         ByteBuf hex = Unpooled.buffer();
         id.getPartitionId().writeTo(hex);
         id.getProducerId().writeTo(hex);
@@ -112,6 +127,23 @@ final class NetstackResultPartition
         Thread reader = new Thread(() -> listen(answers), "netstack-partition-" + id);
         reader.setDaemon(true);
         reader.start();
+    }
+
+    private SocketChannel connect() throws IOException {
+        long untilNs = System.nanoTime() + CONNECT_NS;
+        while (true) {
+            try {
+                return SocketChannel.open(UnixDomainSocketAddress.of(socket));
+            } catch (SocketException refused) {
+                if (System.nanoTime() > untilNs) {
+                    throw new IOException("the netstack process of this task manager does not listen at " + socket, refused);
+                }
+                LockSupport.parkNanos(50_000_000L);
+                if (Thread.interrupted()) { // the task is cancelled
+                    throw new InterruptedIOException();
+                }
+            }
+        }
     }
 
     // ------------------------------------------------------------------------------------------- what tasks write
@@ -215,9 +247,12 @@ final class NetstackResultPartition
     }
 
     private synchronized void write(int kind, int subpartition, ByteBuffer bytes) throws IOException {
+        if (failure != null) {
+            throw new IOException(failure.getMessage(), failure);
+        }
         int size = bytes.remaining();
         if (metrics != null && kind <= BROADCAST) {
-            metrics.getNumBytesOutCounter().inc(size);
+            count(kind, subpartition, size);
         }
         if (pending.remaining() < FRAME_BYTES) {
             drain();
@@ -236,6 +271,15 @@ final class NetstackResultPartition
         }
         if (pending.position() > pending.capacity() / 2) {
             drain();
+        }
+    }
+
+    private void count(int kind, int subpartition, int size) {
+        metrics.getNumBytesOutCounter().inc(kind == BROADCAST ? (long) size * subpartitions : size);
+        if (kind == BROADCAST) {
+            this.bytes.incAll(size);
+        } else {
+            this.bytes.inc(subpartition, size);
         }
     }
 
@@ -271,11 +315,25 @@ final class NetstackResultPartition
                 }
             }
         } catch (IOException gone) {
-            IOException cause = new IOException("netstack, which serves partition " + id + ", is gone", gone);
+            IOException cause = new IOException("netstack, which serves partition " + id + ", has ended", gone);
             finishing.completeExceptionally(cause);
             if (gone instanceof EOFException) {
                 processed.completeExceptionally(cause);
             }
+            giveUp(cause);
+        }
+    }
+
+    /** A task that waits for room goes on, and fails at its next write. */
+    private void giveUp(IOException cause) {
+        failure = cause;
+        for (CompletableFuture<List<Buffer>>[] each : overtaken.values()) {
+            for (CompletableFuture<List<Buffer>> one : each) {
+                one.completeExceptionally(cause);
+            }
+        }
+        synchronized (windowLock) {
+            room.complete(null);
         }
     }
 
@@ -315,7 +373,7 @@ final class NetstackResultPartition
     @Override
     public CompletableFuture<?> getAvailableFuture() {
         synchronized (windowLock) {
-            return written - taken <= WINDOW_BYTES ? AVAILABLE : room;
+            return failure != null || written - taken <= WINDOW_BYTES ? AVAILABLE : room;
         }
     }
 
@@ -344,16 +402,36 @@ final class NetstackResultPartition
 
     @Override
     public void addRecovered(int subpartition, BufferConsumer consumer) throws IOException {
-        if (!consumer.isBuffer()) { // which subtask the bytes came from: only consumers that rescale ask
-            consumer.close();
+        Buffer found = consumer.build();
+        if (!consumer.isBuffer()) {
+            try {
+                checkParallelism(subpartition, EventSerializer.fromBuffer(found, getClass().getClassLoader()));
+            } finally {
+                found.recycleBuffer();
+                consumer.close();
+            }
             return;
         }
-        Buffer found = consumer.build();
         try {
             write(RECOVERED, subpartition, found.getNioBufferReadable());
         } finally {
             found.recycleBuffer();
             consumer.close();
+        }
+    }
+
+    /** Before the bytes of a channel comes which one it was. Another one: the parallelism of producer or consumer changed. */
+    private void checkParallelism(int subpartition, AbstractEvent event) {
+        if (event instanceof SubtaskConnectionDescriptor) {
+            SubtaskConnectionDescriptor was = (SubtaskConnectionDescriptor) event;
+            // Its output is the producer's, its input the consumer's.
+            if (was.getOutputSubtaskIndex() != subtask || was.getInputSubtaskIndex() != subpartition) {
+                throw new SuppressRestartsException(new UnsupportedOperationException(
+                        "netstack restores records in flight only with the parallelism of the checkpoint: what subtask "
+                                + was.getOutputSubtaskIndex() + " had sent to subtask " + was.getInputSubtaskIndex()
+                                + " would now go from subtask " + subtask + " to subtask " + subpartition
+                                + "; restore with that parallelism, or from a savepoint or an aligned checkpoint"));
+            }
         }
     }
 
@@ -404,6 +482,7 @@ final class NetstackResultPartition
     @Override
     public void setMetricGroup(TaskIOMetricGroup group) {
         metrics = group;
+        group.registerResultPartitionBytesCounter(id.getPartitionId(), bytes);
     }
 
     @Override

@@ -3,6 +3,7 @@ package netstack.shuffle;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -24,44 +25,86 @@ import org.apache.flink.runtime.io.network.partition.ResultPartitionID;
 import org.apache.flink.runtime.io.network.partition.consumer.SingleInputGate;
 import org.apache.flink.runtime.shuffle.ShuffleEnvironment;
 import org.apache.flink.runtime.shuffle.ShuffleIOOwnerContext;
+import org.apache.flink.util.FatalExitExceptionHandler;
 
 /**
  * One task manager's: a netstack process beside it serves what its tasks write; what they read comes by Flink's gates.
  *
  * <p>{@code netstack.shuffle.command} says how that process starts, its words separated by {@code |}. The path of the
- * socket and the size of a network buffer are appended; it prints the port at which it serves.
+ * socket, the size of a network buffer and the port (0: any) are appended; it prints the port at which it serves.
  */
 final class NetstackShuffleEnvironment implements ShuffleEnvironment<ResultPartitionWriter, SingleInputGate> {
     static final String COMMAND = "netstack.shuffle.command";
+    private static final int SOCKET_BYTES = 107;
+    private static final int ATTEMPTS = 3;
 
     private final NettyShuffleEnvironment flinks;
     private final Configuration configuration;
     private final Map<ResultPartitionID, NetstackResultPartition> open = new ConcurrentHashMap<>();
+    private final Path scratch;
     private Path folder;
-    private Process process;
+    private int port;
+    private volatile Process process;
+    private volatile boolean isClosed;
 
-    NetstackShuffleEnvironment(NettyShuffleEnvironment flinks, Configuration configuration) {
+    NetstackShuffleEnvironment(NettyShuffleEnvironment flinks, Configuration configuration, String scratch) {
         this.flinks = flinks;
         this.configuration = configuration;
+        this.scratch = Path.of(scratch);
     }
 
     @Override
     public int start() throws IOException {
         flinks.start();
+        folder = Files.createTempDirectory(Files.createDirectories(scratch), "netstack-");
+        int length = socket().toString().getBytes(StandardCharsets.UTF_8).length;
+        if (length > SOCKET_BYTES) {
+            throw new IOException("the path of a socket has at most " + SOCKET_BYTES + " bytes, and " + socket() + " has "
+                    + length + ": set io.tmp.dirs to a shorter path");
+        }
+        launch();
+        return port;
+    }
+
+    /** Starts the netstack process; a later one serves at the port of the first, which consumers know. */
+    private void launch() throws IOException {
         String command = configuration.getString(COMMAND, null);
         if (command == null) {
             throw new IOException("set " + COMMAND + ": how the netstack process of a task manager starts");
         }
-        folder = Files.createTempDirectory("netstack-shuffle-");
         List<String> words = new ArrayList<>(List.of(command.split("\\|")));
         words.add(socket().toString());
         words.add(String.valueOf(configuration.get(TaskManagerOptions.MEMORY_SEGMENT_SIZE).getBytes()));
-        process = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT).start();
-        String port = new BufferedReader(new InputStreamReader(process.getInputStream())).readLine();
-        if (port == null) {
-            throw new IOException("the netstack process has ended: " + command);
+        words.add(String.valueOf(port));
+        Process started = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT).start();
+        String line = new BufferedReader(new InputStreamReader(started.getInputStream())).readLine();
+        if (line == null) {
+            throw new IOException("the netstack process has ended: " + String.join(" ", words));
         }
-        return Integer.parseInt(port.trim());
+        port = Integer.parseInt(line.trim());
+        process = started;
+        started.onExit().thenRun(this::launchAgain);
+    }
+
+    /** The tasks whose partitions the process had fail and are restarted; a task manager that cannot have one ends. */
+    private void launchAgain() {
+        IOException failure = null;
+        for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+            if (isClosed) {
+                return;
+            }
+            try {
+                System.err.println("the netstack process of a task manager has ended; another one is started");
+                launch();
+                if (isClosed) {
+                    process.destroy();
+                }
+                return;
+            } catch (IOException error) {
+                failure = error;
+            }
+        }
+        FatalExitExceptionHandler.INSTANCE.uncaughtException(Thread.currentThread(), failure);
     }
 
     private Path socket() {
@@ -78,12 +121,9 @@ final class NetstackShuffleEnvironment implements ShuffleEnvironment<ResultParti
             ShuffleIOOwnerContext owner, List<ResultPartitionDeploymentDescriptor> descriptors) {
         List<ResultPartitionWriter> writers = new ArrayList<>();
         for (ResultPartitionDeploymentDescriptor descriptor : descriptors) {
-            if (!descriptor.getPartitionType().isPipelinedOrPipelinedBoundedResultPartition()) {
-                throw new UnsupportedOperationException(
-                        "netstack serves pipelined partitions, not " + descriptor.getPartitionType());
-            }
             NetstackResultPartition writer = new NetstackResultPartition(
                     socket(),
+                    owner.getExecutionAttemptID().getSubtaskIndex(),
                     writers.size(),
                     descriptor.getShuffleDescriptor().getResultPartitionID(),
                     descriptor.getNumberOfSubpartitions(),
@@ -126,6 +166,7 @@ final class NetstackShuffleEnvironment implements ShuffleEnvironment<ResultParti
 
     @Override
     public void close() throws Exception {
+        isClosed = true;
         if (process != null) {
             process.destroy();
             process.waitFor();

@@ -4,6 +4,7 @@ import java.util.concurrent.CompletableFuture;
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.configuration.MemorySize;
 import org.apache.flink.runtime.clusterframework.types.ResourceID;
+import org.apache.flink.runtime.execution.SuppressRestartsException;
 import org.apache.flink.runtime.io.network.NettyShuffleServiceFactory;
 import org.apache.flink.runtime.io.network.api.writer.ResultPartitionWriter;
 import org.apache.flink.runtime.io.network.partition.consumer.SingleInputGate;
@@ -36,7 +37,8 @@ public final class NetstackShuffleServiceFactory
     @Override
     public ShuffleEnvironment<ResultPartitionWriter, SingleInputGate> createShuffleEnvironment(
             ShuffleEnvironmentContext context) {
-        return new NetstackShuffleEnvironment(flinks.createShuffleEnvironment(context), context.getConfiguration());
+        return new NetstackShuffleEnvironment(
+                flinks.createShuffleEnvironment(context), context.getConfiguration(), context.getTmpDirPaths()[0]);
     }
 
     /** Flink's own, except that no partition is local to its consumers: all of them are read over a connection. */
@@ -50,6 +52,11 @@ public final class NetstackShuffleServiceFactory
         @Override
         public CompletableFuture<NettyShuffleDescriptor> registerPartitionWithProducer(
                 JobID job, PartitionDescriptor partition, ProducerDescriptor producer) {
+            if (!partition.getPartitionType().isPipelinedOrPipelinedBoundedResultPartition()) {
+                return CompletableFuture.failedFuture(new SuppressRestartsException(new UnsupportedOperationException(
+                        "netstack serves pipelined partitions, not " + partition.getPartitionType()
+                                + ": set execution.batch-shuffle-mode to ALL_EXCHANGES_PIPELINED, or run the job as streaming")));
+            }
             ResourceID elsewhere = new ResourceID("netstack-of-" + producer.getProducerLocation().getResourceIdString());
             return flinks.registerPartitionWithProducer(
                     job,

@@ -4,7 +4,9 @@ import java.io.File;
 import java.util.Arrays;
 import org.apache.flink.client.ClientUtils;
 import org.apache.flink.client.program.PackagedProgram;
+import org.apache.flink.configuration.ConfigUtils;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.PipelineOptions;
 import org.apache.flink.core.execution.DefaultExecutorServiceLoader;
 import org.apache.flink.runtime.checkpoint.CheckpointStatsSnapshot;
 import org.apache.flink.runtime.checkpoint.FailedCheckpointStats;
@@ -23,7 +25,18 @@ public final class RunJob {
 
     private RunJob() {}
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        int code = 1;
+        try {
+            run(arguments);
+            code = 0;
+        } catch (Throwable error) {
+            error.printStackTrace();
+        }
+        System.exit(code); // threads of a failed job's client may go on
+    }
+
+    private static void run(String[] arguments) throws Exception {
         int slots = Integer.parseInt(arguments[0]);
         Configuration configuration = new Configuration();
         for (String name : System.getProperties().stringPropertyNames()) {
@@ -55,16 +68,16 @@ public final class RunJob {
                     program.setEntryPointClassName(arguments[2]);
                 }
             }
-            try {
-                ClientUtils.executeProgram(
-                        new DefaultExecutorServiceLoader(), configuration, program.build(), false, false);
+            try (PackagedProgram built = program.build()) {
+                ConfigUtils.encodeCollectionToConfig(
+                        configuration, PipelineOptions.JARS, built.getJobJarAndDependencies(), Object::toString);
+                ClientUtils.executeProgram(new DefaultExecutorServiceLoader(), configuration, built, false, false);
             } finally {
                 for (JobStatusMessage job : cluster.listJobs().get()) {
                     tellCheckpoints(cluster.getArchivedExecutionGraph(job.getJobId()).get().getCheckpointStatsSnapshot());
                 }
             }
         }
-        System.exit(0);
     }
 
     private static void tellCheckpoints(CheckpointStatsSnapshot statistics) {
