@@ -241,6 +241,7 @@ def sweep(
     The default takes up to three minutes. After Ctrl-C, finished runs are stored and reported, and the same command
     with the same --output continues.
     """
+    require_pyarrow()
     check_segment_size(settings["segment_size_bytes"])
     refuse_unused(settings)
     errors = console.err()
@@ -302,8 +303,7 @@ def _run_grid(
             f" tried: {escape(result.hopeless)}",
             soft_wrap=True,
         )
-    if result.failed:
-        errors.print(f"[red]{result.failed} of {len(result.rows)} runs failed;[/] the report lists why", soft_wrap=True)
+    console.print_failures(result.rows, errors)
     return 1 if result.failed or not result.rows else 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -28,6 +29,7 @@ from .store import Row
 
 _LINE_S = 10.0  # between two lines of progress without a terminal
 _LEAST_PART = 0.03  # of the work; earlier estimates of the rest are useless
+_MANY_REASONS = 3
 _MANY_FIGURES = 24  # more are listed only where they differ
 
 
@@ -269,13 +271,28 @@ def finish(result: Mapping[str, Any], as_json: bool, show: Callable[[Mapping[str
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Prints the JSON document of a command; NaN becomes null."""
-    print_document(document, indent=2)
+    print_document(document, indent=2, numbers_in_line=True)
 
 
 def print_warnings(result: Mapping[str, Any], console: Console) -> None:
     """Prints the warnings of a run."""
     for warning in result.get("warnings") or ():
         console.print(f"[yellow]warning:[/] {escape(str(warning))}", soft_wrap=True)
+
+
+def print_failures(rows: Sequence[Row], console: Console) -> None:
+    """Prints why runs failed, each reason once, and on which hosts."""
+    failed = [row for row in rows if row.get("error") or row.get("delivered") is not True]
+    reasons = Counter(
+        (str(row.get("error") or "not delivered"), ", ".join(map(str, row.get("settings_hosts") or ())))
+        for row in failed
+    )
+    for (reason, hosts), count in reasons.most_common(_MANY_REASONS):
+        of = f"all {len(rows)}" if count == len(rows) else f"{count} of {len(rows)}"
+        where = f" on {escape(hosts)}" if hosts else ""
+        console.print(f"[red]{of} runs failed[/]{where}: {escape(reason)}", soft_wrap=True)
+    if len(reasons) > _MANY_REASONS:
+        console.print(f"and {len(reasons) - _MANY_REASONS} other reasons; the report lists all", soft_wrap=True)
 
 
 def print_comparison(comparison: Comparison, console: Console, *, everything: bool = False) -> None:

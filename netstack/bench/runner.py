@@ -25,7 +25,7 @@ from .host import host_facts, version
 from .pair import OnProgress as OnProgress
 from .pair import Progress as Progress
 from .pair import Summaries, lead
-from .peers import peer_spec, uses_timeout
+from .peers import load_engine, peer_spec, uses_timeout
 from .processes import PhaseLimits, Workers
 from .spec import RunSpec
 from .stopping import kept_at_interrupt
@@ -101,6 +101,8 @@ def run_with_peers(
     """
     for peer in peers:
         peer_spec(peer, spec)  # raises if the peer does not support the settings
+        if peer != "flink":
+            load_engine(peer)  # raises if its package is missing
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in (OURS, *peers)}
     with contextlib.ExitStack() as stack:
         flink = stack.enter_context(_flink_session()) if "flink" in peers else None

@@ -39,7 +39,7 @@ PARQUET: Final = "rows.parquet"
 SWEEP: Final = "sweep.json"
 LATENCIES: Final = "latencies"
 
-_NEED_PYARROW: Final = "Parquet needs pyarrow: pip install 'pyarrow>=16'"
+_NEED_PYARROW: Final = "results are Parquet, which needs pyarrow, netstack's extra arrow: pip install 'pyarrow>=18'"
 
 
 class StoreError(NetstackError):

@@ -105,16 +105,15 @@ def _checked_text(text: Any, limit: int) -> str:
 
 
 def raised_at(report: Mapping[str, Any]) -> str:
-    """The place where the first error, or else its cause, was raised, as `file.py:12`; empty if unknown.
+    """The user's line at which the first error, or else its cause, was raised, as `file.py:12`; empty without one.
 
-    Of an error that a library raised it is the line that called the library.
+    Of an error that a library raised it is the line that called the library; a line of the library helps nobody.
     """
     for error in report.get("errors", ()):
         frames = [frame for frame in error["frames"] if "line" in frame]
-        if frames and error["how"] != "beside":
-            own = [frame for frame in frames if _LIBRARY.search(frame["file"]) is None]
-            last = (own or frames)[-1]
-            return f"{last['file'].rpartition('/')[2]}:{last['line']}"
+        own = [frame for frame in frames if _LIBRARY.search(frame["file"]) is None]
+        if own and error["how"] != "beside":
+            return f"{own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']}"
     return ""
 
 

@@ -279,6 +279,18 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
     assert len(printed.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("words", [["sweep"], ["sweep", "--engine", "local"]])
+def test_a_sweep_without_pyarrow_says_so_at_once(
+    words: list[str], runners: FakeRunners, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert main(words, runners=runners) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "needs pyarrow, netstack's extra arrow: pip install 'pyarrow>=18'" in said
+    assert runners.specs == []
+
+
 def test_warnings_of_runs_are_printed_after_a_sweep(
     runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from netstack.bench.runner import (
     timeout_warnings,
     with_length,
 )
+from netstack.bench.source import MissingExtra
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import flatten
 from netstack.config import NetworkConfig
@@ -368,3 +370,11 @@ def test_why_a_window_includes_the_start(sent_s: float, cause: str) -> None:
     (warned,) = pace_warnings(RunSpec(), False, 2, sent_s)
     assert cause in warned
     assert not pace_warnings(RunSpec(), True, 2, sent_s)
+
+
+def test_a_peer_whose_package_is_missing_is_named_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    monkeypatch.delitem(sys.modules, "netstack.bench.peers.zmq", raising=False)
+    monkeypatch.setattr("netstack.bench.runner.run_once", lambda *_, **__: pytest.fail("a run"))
+    with pytest.raises(MissingExtra, match="--peer zmq needs pyzmq"):
+        run_with_peers(RunSpec(), ["raw", "zmq"], 1)

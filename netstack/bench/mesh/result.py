@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
+from urllib.parse import urlsplit
 
 from ..busy import busy_warnings
 from ..histogram import Histogram
@@ -19,6 +20,7 @@ from ..host import host_facts, version
 from ..runner import connection_warnings, pace_warnings, paced_window, timeout_warnings
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
 from .matrix import SINK, SOURCE, Matrix, Placement
+from .spec import MeshSpec
 from .timeline import Timeline
 from .verify import Delivery, order_of, problems
 
@@ -135,7 +137,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
             *(f"delivery: {text}" for text in wrong),
             *_pace_warnings(outcome, steady),
             *timeout_warnings(spec, max((stopped_ns - outcome.start_ns) / 1e9 for stopped_ns in outcome.stopped_ns)),
-            *(text for control in controls for text in connection_warnings(spec, control)),
+            *(text for control in controls for text in connection_warnings(spec, control) if _is_on_loopback(spec)),
             *_clock_warnings(outcome),
             *_crowd_warnings(outcome),
             *([] if outcome.crowded else busy_warnings(timeline)),  # crowded processes wait for each other anyway
@@ -321,6 +323,11 @@ def _pace_warnings(outcome: Outcome, steady: bool) -> list[str]:
         for each, seconds in zip(outcome.matrix.of_task(SOURCE), sent_s, strict=True)
         for text in pace_warnings(spec, steady, outcome.results[each]["records"], seconds)
     ]
+
+
+def _is_on_loopback(spec: MeshSpec) -> bool:
+    hosts = [urlsplit(f"//{host.address.rpartition('//')[2]}").hostname or "" for host in spec.parsed_hosts]
+    return all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts)
 
 
 def _clock_warnings(outcome: Outcome) -> list[str]:

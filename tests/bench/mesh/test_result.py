@@ -7,7 +7,7 @@ import pytest
 from netstack.bench.histogram import Histogram
 from netstack.bench.mesh.clocks import HostClock, Reading
 from netstack.bench.mesh.matrix import SINK, SOURCE, Matrix, Placement
-from netstack.bench.mesh.result import Host, Outcome, crowded_hosts, document_of
+from netstack.bench.mesh.result import Host, Outcome, _is_on_loopback, crowded_hosts, document_of
 from netstack.bench.mesh.spec import MeshSpec
 from netstack.bench.mesh.timeline import Timeline
 from netstack.bench.mesh.verify import Delivery
@@ -188,3 +188,15 @@ def test_who_shares_a_processor_is_warned() -> None:
         "2 TaskManagers share a machine of 2 CPUs: they compete for the processor",
         "records leave some 0.1 ms late: tasks do not spin on the clock where processors are shared",
     ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "is_one_machine"),
+    [
+        (("127.0.0.1:6121", "localhost:6122=2", "[::1]:6123"), True),
+        (("10.0.0.1:6121=1/0", "127.0.0.1:6121=0/1"), False),
+        (("node1:6121", "node2:6121"), False),
+    ],
+)
+def test_runs_between_hosts_do_not_warn_of_loopback(hosts: tuple[str, ...], is_one_machine: bool) -> None:
+    assert _is_on_loopback(MeshSpec(hosts=hosts)) is is_one_machine
