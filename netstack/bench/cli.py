@@ -304,7 +304,7 @@ def _run_grid(
             soft_wrap=True,
         )
     console.print_failures(result.rows, errors)
-    return 1 if result.failed or not result.rows else 0
+    return 1 if result.failed or not (result.rows or result.interrupted) else 0
 
 
 def _budget(app: _App, place: Place, given_s: float, expected_s: float) -> Budget:

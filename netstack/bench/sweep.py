@@ -172,7 +172,8 @@ def run_sweep(
         store.write_parquet()
         report = write_combined_report(store.folder / REPORT, {store.folder: rows})
     skipped = len(planned) - len(todo)
-    planned_count = len(planned) + maker.made - (len(todo) - missing)
+    of_grid = {(run.spec.run_id, run.repeat) for run in planned}
+    planned_count = len(planned) + sum((row["run_id"], row["repeat"]) not in of_grid for row in rows)
     return SweepResult(
         store.folder, report, rows, planned_count, skipped, maker.made, interrupted, hopeless, out_of_time, missing
     )

@@ -123,7 +123,7 @@ def test_a_run_that_ctrl_c_ended_is_no_baseline(
     machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     machine.made = 4
-    assert "after 4 of 5 rounds: nothing is compared" in regress(capsys, tmp_path, code=1)["error"]
+    assert "after 4 of 5 rounds: nothing is compared" in regress(capsys, tmp_path, code=130)["error"]
     assert not (tmp_path / "new").exists()
 
 

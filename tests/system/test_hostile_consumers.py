@@ -50,6 +50,7 @@ from hostile_rig import (
 
 from netstack import (
     CheckpointBarrier,
+    ConsumerLost,
     ErrorCode,
     NetworkEnvironment,
     RecordWriter,
@@ -229,7 +230,8 @@ async def test_misuse_of_a_channel_fails_this_channel_only(name: str) -> None:
         code, text = (await raw.expect(CHANNEL_ERROR, 0)).error
         assert code is expected
         assert hint in text
-        await first.emit(b"for nobody")  # its consumer is gone; nothing of it may reach the wire
+        with pytest.raises(ConsumerLost):
+            await first.emit(b"for nobody")  # its consumer is gone; nothing of it may reach the wire
         await raw.send(frame(PING, bytes(8)))
         await raw.expect(PONG)
         (sending,) = [

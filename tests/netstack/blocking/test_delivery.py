@@ -182,6 +182,7 @@ with (
             # The one that was under way when it was interrupted is there whole, or not at all.
             assert int(record.split()[0]) == (taken.pop(0) if taken else number)
     print("whole", flush=True)
+    writer.finish()
     writer.wait_consumed()
 """
 
