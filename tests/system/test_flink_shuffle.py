@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,13 @@ def test_a_job_that_fails_once_over_a_long_line_counts_exactly_from_an_unaligned
     assert int(found[1]) >= 2
     assert int(found[2]) > 0, "nothing was overtaken"
     assert "credits" in done.stderr
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A folder whose path is short: that of a socket in it may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="ns-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +99,16 @@ def finish(process: subprocess.Popen[str], scratch: Path) -> tuple[str, str]:
     return output, errors
 
 
-def test_a_job_of_its_own_jar_survives_the_death_of_a_netstack_process(job_jar: Path, tmp_path: Path) -> None:
-    process = start(job_jar, tmp_path, "STREAMING")
+def test_a_job_of_its_own_jar_survives_the_death_of_a_netstack_process(job_jar: Path, scratch: Path) -> None:
+    process = start(job_jar, scratch, "STREAMING")
     try:
         until_s = time.monotonic() + 240
-        while not list(tmp_path.glob("*/checkpoints/*/chk-*/_metadata")):
+        while not list(scratch.glob("*/checkpoints/*/chk-*/_metadata")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < until_s, "no checkpoint was completed"
             time.sleep(0.1)
-        os.kill(netstack_processes(tmp_path)[0], signal.SIGKILL)
-        output, errors = finish(process, tmp_path)
+        os.kill(netstack_processes(scratch)[0], signal.SIGKILL)
+        output, errors = finish(process, scratch)
     finally:
         kill(process)
     assert process.returncode == 0, errors[-3000:]
@@ -112,11 +121,11 @@ def test_a_job_of_its_own_jar_survives_the_death_of_a_netstack_process(job_jar: 
 
 @pytest.mark.parametrize("mode", ["ALL_EXCHANGES_PIPELINED", "ALL_EXCHANGES_BLOCKING"])
 def test_a_batch_job_runs_with_pipelined_exchanges_and_others_are_refused_once(
-    mode: str, job_jar: Path, tmp_path: Path
+    mode: str, job_jar: Path, scratch: Path
 ) -> None:
-    process = start(job_jar, tmp_path, "BATCH", f"execution.batch-shuffle-mode={mode}", "jobmanager.scheduler=Default")
+    process = start(job_jar, scratch, "BATCH", f"execution.batch-shuffle-mode={mode}", "jobmanager.scheduler=Default")
     try:
-        output, errors = finish(process, tmp_path)
+        output, errors = finish(process, scratch)
     finally:
         kill(process)
     if mode == "ALL_EXCHANGES_PIPELINED":

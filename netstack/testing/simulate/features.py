@@ -76,7 +76,7 @@ _SAID_AS: Final[Mapping[str, str]] = MappingProxyType(
         "blocking": r"blocking|kept|batch",
         "hybrid": r"hybrid|kept|batch",
         "one blocking edge": r"blocking|kept|batch",
-        "pipelined": r"pipelined|streaming",
+        "pipelined": r"pipelined|streaming|set is_batch",
         "aligned": r"checkpoint",
         "none": r"takes no checkpoints",
         "unaligned": r"checkpoint|unaligned",
