@@ -216,7 +216,7 @@ def test_what_behaves_as_flink_is_measured_so_and_set_so(
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_real_small_run_says_something(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["recommend", "--p99", "10s", "--seconds", "0.2", "--budget", "12s", "--json"])
+    code = main(["recommend", "--p99", "10s", "--seconds", "0.2", "--budget", "40s", "--json"])
     found = told(capsys)
     assert code in (0, 1)
     assert (code == 0) == (found["is_decided"] and found["is_reached"])
