@@ -66,7 +66,7 @@ def test_the_demonstration_shows_what_it_tells() -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     try:
-        (url,) = re.findall(r"http://[^;]+", process.stdout.readline())
+        (url,) = re.findall(r"http://[^; ]+", process.stdout.readline())
         wanted = {"credit: B.4 waits, B.3 works", "no credit: B.3 starves", "a barrier aligns", "its time is told"}
         seen: set[str] = set()
         deadline = time.monotonic() + PATIENCE_S

@@ -60,7 +60,7 @@ def test_a_hundred_hostile_jobs_leave_an_honest_one_alone(tmp_path: Path, monkey
         used = rig.ask(lambda client: client.submit(cluster_jobs.word_count(parallelism=SLOTS)))
         rig.wait_until(lambda: rig.job(used)["state"] == "finished" and rig.job(used)["ended_at"])
         assert rig.job(used)["results"]["result"]["0"] == cluster_jobs.expected_counts()
-        rig.wait_until(lambda: len(marked(mark)) == 2 + 1 + SLOTS)
+        rig.wait_until(lambda: len(marked(mark)) == 2 + 2 + SLOTS)
         rig.wait_until(lambda: {pid: descriptors(pid) for pid in services} == services)
         shared = [path for pid in marked(mark) for path in open_files(pid) if path.startswith("/memfd:netstack-shm")]
         assert shared == []
