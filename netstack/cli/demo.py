@@ -59,7 +59,7 @@ async def _show(web: str, pace: float, opens: bool) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_on, signals, nursery.cancel_scope)
             try:
-                async with open_local_cluster(taskmanagers=4, slots=2) as cluster:
+                async with open_local_cluster(taskmanagers=4, slots=2, slots_in="loop") as cluster:
                     began = time.time()
                     async with open_web(cluster.jobmanager, web, facts={"demo": story(began, pace)}) as url:
                         click.echo(f"web page: {url} (Ctrl-C ends the demo)")
