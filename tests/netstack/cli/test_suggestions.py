@@ -51,7 +51,6 @@ OPTIONS = {
         ("netstack run m:f --workers 2", "Did you mean '--taskmanagers'?"),
         ("netstack jobmanger", "No such command 'jobmanger'. Did you mean 'jobmanager'? (see: netstack --help)"),
         ("netstack sweep", "It is a command of netstack-bench: netstack-bench sweep"),
-        ("netstack certificate hosd", "Did you mean 'host'? (see: netstack certificate --help)"),
         ("netstack certificate host f n --dayz 2", "Did you mean '--days'? (see: netstack certificate host --help)"),
     ],
 )
