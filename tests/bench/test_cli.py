@@ -531,7 +531,7 @@ def test_a_fixed_design_makes_its_passes_and_no_other(
     assert main([*ASKED, "--repeats", "1", "--output", str(tmp_path / "a")], runners=runners) == 0
     printed = capsys.readouterr()
     assert len(runners.specs) == 6
-    assert printed.out.startswith("Buffer timeout: 1 ms or 100 ms, which these runs do not tell apart")
+    assert printed.out.startswith("Buffer timeout: 1 ms or 100 ms, which these runs cannot separate")
     assert re.search(r"to go on: .* --repeats [3-9] --output", printed.err)
     assert main([*ASKED, "--repeats", "2", "--budget", "1min"], runners=runners) == 2
     assert "leave one of them out" in capsys.readouterr().err

@@ -158,7 +158,7 @@ def test_results_of_one_repeat_do_not_decide(
     assert main(["recommend", folder], runners=runners) == 1
     out = capsys.readouterr().out
     assert out.count("How far runs differ by chance is not known yet") == 1 + 4
-    assert out.startswith("every workload\nBuffer timeout: 1 ms or 10 ms, which these runs do not tell apart")
+    assert out.startswith("every workload\nBuffer timeout: 1 ms or 10 ms, which these runs cannot separate")
     assert "NetworkConfig" not in out, "four workloads have no one file of settings"
 
 

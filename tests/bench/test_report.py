@@ -123,7 +123,7 @@ def test_warnings_that_differ_in_numbers_are_one(fake_rows: Rows) -> None:
 def test_one_repeat_names_two_candidates(fake_rows: Rows) -> None:
     told = findings(fake_rows())[0]
     assert told.startswith(
-        "Buffer timeout: 1 ms or 10 ms, which these runs do not tell apart: 1 ms keeps 96 % of the throughput at"
+        "Buffer timeout: 1 ms or 10 ms, which these runs cannot separate: 1 ms keeps 96 % of the throughput at"
         " 100 ms, 10 ms 97 %."
         " Take 1 ms: it probably reaches 90 % of the throughput, and its p99 is 1.26 ms, not 10.3 ms."
     )

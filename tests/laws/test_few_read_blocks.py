@@ -58,7 +58,7 @@ def test_law_local_readers_make_progress(
 @settings(max_examples=25)
 @given(st.integers(1, 3), st.integers(2, 6))
 def test_law_nobody_waits_for_more_than_one_read_of_each_other_reader(blocks: int, readers: int) -> None:
-    """First come, first served: also who reads at the end of a file, behind others that read it from its start."""
+    """Readers are served in the order in which they ask, wherever in the file each of them reads."""
     folder = tempfile.mkdtemp()
     try:
         world = World(ResultPartitionType.BLOCKING, readers, folder, read_memory_bytes=1 << 20)

@@ -33,7 +33,7 @@ ALLOWED: Final = {
     "netstack/task/test_latency.py:test_the_steady_time_is_that_of_the_host_and_does_not_jump": "two clocks of a host",
     "netstack/test_alarm.py:test_it_wakes_not_before_its_time_and_at_once_after_it": "never early: true on any machine",
     "netstack/test_alarm.py:test_a_cancelled_wait_changes_nothing_and_no_file_is_left": "the times to wake at",
-    "support/leftovers.py:left_since": "thirty seconds for what was told to end",
+    "support/leftovers.py:left_since": "a limit of 30 s for processes and threads that are ending",
     "support/trio_runs.py:_RealLimit": "ends a hang",
     "support/trio_runs.py:virtual_clock": "virtual time rests while a thread works",
     "system/cluster_jobs.py:computes": "an operator that computes for so long",

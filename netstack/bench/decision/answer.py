@@ -102,7 +102,7 @@ class Answer:
         figure = chosen.figure(self.goal, self.reference)
         if rival is None:
             return f"{chosen.label}, as far as these runs go: it {figure}, and {self._why()}. {self._cost()}"
-        both = f"{chosen.label} or {rival.label}, which these runs do not tell apart"
+        both = f"{chosen.label} or {rival.label}, which these runs cannot separate"
         figures = f"{chosen.label} {figure}, {rival.label} {self._short(rival)}"
         if self.goal.is_relative and self.reference_s in (chosen.timeout_s, rival.timeout_s):
             other = rival if chosen.timeout_s == self.reference_s else chosen

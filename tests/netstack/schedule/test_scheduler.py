@@ -547,7 +547,7 @@ def test_an_adaptive_job_decides_when_its_inputs_are_there() -> None:
 
 
 def waits(play: Play, *subtasks: int) -> list[int]:
-    """The subtasks that are told to commit when some more wait for it."""
+    """Returns the subtasks that the scheduler orders to commit after these begin to wait."""
     attempts = np.array([play.attempts[subtask] for subtask in subtasks], np.uint32)
     said = play.give(TasksWaiting(play.now_s, index_array(subtasks), attempts))
     return [subtask for each in said if isinstance(each, CommitTasks) for subtask in each.subtasks.tolist()]
