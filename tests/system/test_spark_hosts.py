@@ -41,7 +41,7 @@ def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executo
     old.mkdir(parents=True)
     (old / "__init__.py").write_text("raise ImportError('the worker has its own netstack')")
     sweep = tmp_path / "sweep"
-    arguments = ["--timeouts", "0", "--record-sizes", "8", "--channels", "1", "--seconds", "2", "--repeats", "3"]
+    arguments = ["--timeouts", "0", "--record-sizes", "8", "--channels", "1", "--seconds", "4", "--repeats", "3"]
     arguments += ["--latency-seconds", "0", "--output", str(sweep), "--json", "--nodes", "3"]
     monkeypatch.setenv("PYTHONPATH", str(old.parent))  # of the workers, which start here
     with tool.Hosts(3) as hosts, tool.SparkCluster(hosts) as cluster:
@@ -133,7 +133,7 @@ def rows_of(sweep: Path, name: str = "rows.jsonl") -> list[dict[str, Any]]:
 def test_a_sweep_names_the_host_that_is_slow_and_the_one_whose_link_is_cut(cluster: Cluster, tmp_path: Path) -> None:
     hosts, sweep = cluster.hosts, tmp_path / "sweep"
     words = ["sweep", "--engine", "spark", "--master", cluster.master, "--nodes", "3", "--timeouts", "0"]
-    words += ["--record-sizes", "1KiB", "--channels", "1", "--seconds", "3", "--repeats", "2", "--latency-seconds", "0"]
+    words += ["--record-sizes", "1KiB", "--channels", "1", "--seconds", "4", "--repeats", "2", "--latency-seconds", "0"]
     hosts.slow(2, SLOW)
     process = cluster.start(["-m", "netstack.bench", *words, "--output", str(sweep), "--json"])
     try:

@@ -102,7 +102,7 @@ class Terminal:
 
 @pytest.mark.long
 def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path: Path) -> None:
-    terminal = Terminal("ctrl-c", words(tmp_path / "sweep", "--seconds", "0.5", "--repeats", "20"))
+    terminal = Terminal("ctrl-c", words(tmp_path / "sweep", "--seconds", "4", "--repeats", "20"))
     terminal.read_until("starting Spark at local[2]")
     terminal.read_until("2/20")
     terminal.press_ctrl_c()
