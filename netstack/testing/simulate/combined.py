@@ -96,11 +96,25 @@ async def _played(case: Case, world: str, jobs: str) -> Verdict:
                 await _until_half(cluster, job_id, Path(world))
                 cluster.taskmanagers.kill("1")
             if case.rescale == "yes":
-                savepoint = await cluster.client.savepoint(job_id, stop=True)
-                job_id = await cluster.client.submit(job(case.width % 3 + 1), from_savepoint=savepoint["path"])
+                savepoint = await _stopped(cluster, job_id, case)
+                if savepoint:
+                    job_id = await cluster.client.submit(job(case.width % 3 + 1), from_savepoint=savepoint)
             result = await cluster.wait(job_id)
     wrong = feature_job.problems(case, result.results, committed(world))
     return Verdict(WRONG, wrong) if wrong else Verdict(EXACT)
+
+
+async def _stopped(cluster: LocalCluster, job_id: str, case: Case) -> str:
+    """Stops the job with a savepoint and returns its folder; empty if the job has ended without one."""
+    while True:
+        try:
+            return str((await cluster.client.savepoint(job_id, stop=True))["path"])
+        except RequestRefused:  # its tasks do not run now, or a failure kept it from stopping
+            if not case.is_possible:
+                raise
+        if (await cluster.client.job(job_id))["state"] in ("finished", "failed"):
+            return ""
+        await trio.sleep(0.1)
 
 
 async def _until_half(cluster: LocalCluster, job_id: str, world: Path) -> None:
