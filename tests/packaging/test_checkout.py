@@ -64,6 +64,7 @@ def test_a_run_that_wrote_into_the_checkout_fails(root: Path, target: str, code:
     )
     words = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(Path(checkout.__file__).parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take longer than the run
     done = subprocess.run([*words, "."], cwd=root, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == code, done.stdout
     assert ("FAILED: written into the checkout while the tests ran: report.html" in done.stdout) == bool(code)
