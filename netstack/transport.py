@@ -18,6 +18,7 @@ from __future__ import annotations
 import abc
 import functools
 import ipaddress
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -166,6 +167,19 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     async def connect(self, url: str) -> ByteStream:
         """Dials `url`. Raises `ConnectionLost` with the address if nobody answers."""
+
+    def unsupported(self) -> str:
+        """Why this process cannot use the transport; empty if it can."""
+        return ""
+
+    def stream_of(self, sock: socket.socket, peer: str) -> ByteStream:
+        """A stream over a connected socket, such as one end of a pair; the stream owns the socket.
+
+        Raises:
+            ConfigError: the streams of this transport are more than a socket.
+        """
+        sock.close()
+        raise ConfigError(f"{type(self).__name__} has no stream for the socket of {peer}; use unix://")
 
 
 def transport_for(url: str) -> Transport:

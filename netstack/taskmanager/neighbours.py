@@ -23,7 +23,6 @@ import trio
 from ..errors import ConnectionLost
 from ..safe_text import safe_text
 from ..transport import ByteStream, Listener, transport_for, url_parts
-from ..transports.shm import unsupported
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
@@ -85,7 +84,7 @@ class Neighbours:
 async def _hosts(address: str) -> list[tuple[socket.AddressFamily, Any]]:
     """Resolves an address for sockets; returns nothing if shared memory cannot be used."""
     parts = url_parts(address)
-    if parts.scheme not in _SCHEMES or unsupported():
+    if parts.scheme not in _SCHEMES or transport_for("shm://").unsupported():
         await trio.lowlevel.checkpoint()
         return []
     try:

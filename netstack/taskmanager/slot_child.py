@@ -22,7 +22,7 @@ import trio
 from ..control.build import own_build
 from ..control.codec import Plain
 from ..control.link import JOBMANAGER, ControlLink, full_build
-from ..transports._sockets import SocketStream
+from ..transport import transport_for
 from .fork_server import ForkedSlot, ForkServer
 from .slot_settings import HEARTBEAT, STACK_SIGNAL
 from .stacks import CodeTable, Frame, parse_stack
@@ -54,7 +54,7 @@ class SlotChild:
         self._clock = mmap.mmap(self._shared, mmap.PAGESIZE)
         HEARTBEAT.pack_into(self._clock, 0, time.monotonic_ns())
         ours, self._control = socket.socketpair()
-        self._stream = SocketStream(ours, f"slot {number}")
+        self._stream = transport_for("unix://").stream_of(ours, f"slot {number}")
         self.link = ControlLink(self._stream, heartbeat_timeout_s=math.inf)
         self._process: ForkedSlot | None = None
         self._why_killed = ""

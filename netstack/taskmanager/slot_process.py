@@ -37,8 +37,7 @@ from ..control.link import TASKMANAGER, ControlLink, full_build
 from ..errors import ConfigError, NetstackError
 from ..runtime.causes import root_cause
 from ..task.reports import RunnableTask
-from ..transports._sockets import SocketStream
-from ..transports.shm.stream import ShmStream
+from ..transport import ByteStream, transport_for
 from .config import TaskManagerConfig
 from .job_scope import OnMade
 from .memory import short_collections
@@ -50,14 +49,14 @@ _TEXT: Final = (
     b"a process that an operator forked (%d) returned to netstack and is ended; end it with os._exit, or start it with"
     b" subprocess or multiprocessing's spawn\n"
 )
-_STREAMS: Final[tuple[Any, ...]] = (SocketStream, ShmStream)
 
 
 def end_forked_children() -> None:
     """Makes forked children of this process end as soon as they return to netstack."""
 
     def in_child() -> None:
-        for stream in _STREAMS:
+        streams: list[Any] = ByteStream.__subclasses__()  # of every transport that was loaded
+        for stream in streams:
             stream.try_send = stream.try_receive_into = _end
         if trio.lowlevel.in_trio_run():  # threads of user code have no event loop
             trio.lowlevel.add_instrument(_EndOfStep())
@@ -147,7 +146,7 @@ def _tell_code(stacks: int, job_id: str, attempt: Attempt, task: RunnableTask) -
 async def _serve(
     config: TaskManagerConfig, metrics: str | None, control: socket.socket, clock: mmap.mmap, on_made: OnMade
 ) -> None:
-    stream = SocketStream(control, "the supervisor")
+    stream = transport_for("unix://").stream_of(control, "the supervisor")
     link = ControlLink(stream, heartbeat_timeout_s=math.inf)
     with short_collections():
         async with (

@@ -22,8 +22,7 @@ from ..control.messages import AskDetails, AskStacks, AskStatistics
 from ..errors import ConfigError
 from ..runtime.threads import in_thread
 from ..shuffle.files import remove_files
-from ..transport import full_url, url_parts
-from ..transports.shm import unsupported
+from ..transport import full_url, transport_for, url_parts
 from .fork_server import ForkServer
 from .samples import sampled_slots
 from .slot import Slot
@@ -82,8 +81,9 @@ class SlotProcesses:
         """Runs and checks all slots until cancelled; then kills them."""
         try:
             async with trio.open_nursery() as nursery:
-                if self.settings.config.shared_memory and unsupported():
-                    LOGGER.warning("slots exchange data over the network, not shared memory: %s", unsupported())
+                problem = transport_for("shm://").unsupported()
+                if self.settings.config.shared_memory and problem:
+                    LOGGER.warning("slots exchange data over the network, not shared memory: %s", problem)
                 nursery.start_soon(self._server.run)
                 nursery.start_soon(self._clean_up)
                 for slot in self.slots:

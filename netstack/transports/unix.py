@@ -62,6 +62,10 @@ class UnixTransport(Transport):
             if not connected:
                 sock.close()
 
+    def stream_of(self, sock: socket.socket, peer: str) -> ByteStream:
+        """A stream over a connected socket."""
+        return SocketStream(sock, peer)
+
 
 def _path(url: str) -> str:
     parts = url_parts(url)

@@ -83,6 +83,10 @@ class ShmTransport(Transport):
             if not connected:
                 sock.close()
 
+    def unsupported(self) -> str:
+        """Names what shared memory requires and this machine lacks."""
+        return unsupported()
+
     def _on_closed(self) -> None:
         self._dialled -= 1
 

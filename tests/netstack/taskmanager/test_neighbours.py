@@ -18,13 +18,15 @@ from netstack.runtime.authentication import Secret
 from netstack.runtime.handshake import Handshake
 from netstack.taskmanager import neighbours
 from netstack.taskmanager.config import TaskManagerConfig
-from netstack.taskmanager.neighbours import Neighbours, unsupported
+from netstack.taskmanager.neighbours import Neighbours
 from netstack.taskmanager.runner import open_taskmanager
 from netstack.testing.stream_pairs import receive, send_all
 from netstack.transport import ByteStream, Listener, transport_for
 from netstack.transports import shm
 from netstack.transports._sockets import SocketStream
+from netstack.transports.shm import unsupported
 from netstack.transports.shm.stream import ShmStream
+from netstack.transports.unix import UnixTransport
 
 pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported() or "supported")
 
@@ -93,7 +95,7 @@ async def test_the_same_port_of_another_address_is_another_slot(caplog: pytest.L
 async def test_an_address_of_another_host_is_not_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
     dialled = []
 
-    class Nobody:
+    class Nobody(UnixTransport):
         async def connect(self, url: str) -> ByteStream:
             dialled.append(url)
             raise ConnectionLost(f"cannot reach {url}")
