@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Final
 
 import grimp
+from import_packages import PACKAGES, ROOT, module_of
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = "netstack"
 CHUNK: Final = 8
 """Test files that run together: what is left of the time is looked at in between."""
 
@@ -34,13 +33,6 @@ def changed_files(revision: str) -> list[Path]:
         [*git, "ls-files", "--others", "--exclude-standard"], capture_output=True, text=True, check=True
     ).stdout
     return [Path(line) for line in dict.fromkeys([*told.splitlines(), *new.splitlines()])]
-
-
-def module_of(path: Path) -> str | None:
-    """The module of a file of ours; None if it is none."""
-    if path.suffix != ".py" or path.parts[0] != PACKAGE:
-        return None
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
 def imports_of(test: Path) -> Iterator[str]:
@@ -66,7 +58,7 @@ def distances(graph: grimp.ImportGraph, changed: Iterable[str]) -> dict[str, int
 
 def tests_of(changed: list[Path]) -> list[Path]:
     """The test files that a change touches, the nearest first."""
-    graph = grimp.build_graph(PACKAGE)
+    graph = grimp.build_graph(*(package.name for package in PACKAGES))
     away = distances(graph, filter(None, map(module_of, changed)))
     helpers = {each.stem: each for each in (ROOT / "tests").rglob("*.py") if not each.name.startswith("test_")}
     found: dict[Path, int] = {}

@@ -13,23 +13,25 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from import_packages import module_of
+
 
 def main(path: str) -> None:
     """Prints the table."""
     packages: dict[str, Counter[str]] = {}
     for name, file in json.loads(Path(path).read_text(encoding="utf-8"))["files"].items():
-        parts = Path(name).parts[1:]
-        for package in (parts[0] if len(parts) > 1 else "(modules)", "all"):
+        parts = (module_of(Path(name)) or "").split(".")
+        for package in (".".join(parts[:2]), "all"):
             packages.setdefault(package, Counter()).update(
                 {key: value for key, value in file["summary"].items() if key.startswith(("num_", "covered_"))}
             )
-    print(f"{'package':14} {'statements':>10} {'covered':>8} {'branches':>10} {'covered':>8}")
+    print(f"{'package':24} {'statements':>10} {'covered':>8} {'branches':>10} {'covered':>8}")
     for package, counts in sorted(
         packages.items(), key=lambda each: each[1]["covered_branches"] / (each[1]["num_branches"] or 1)
     ):
         lines, branches = counts["num_statements"], counts["num_branches"]
         print(
-            f"{package:14} {lines:10,} {counts['covered_lines'] / (lines or 1):8.1%} "
+            f"{package:24} {lines:10,} {counts['covered_lines'] / (lines or 1):8.1%} "
             f"{branches:10,} {counts['covered_branches'] / (branches or 1):8.1%}"
         )
 

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from import_packages import search_path
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 LEFT_OUT: Final = shutil.ignore_patterns(
     ".git", ".venv", "_compiled", "__pycache__", "build", ".*_cache", ".hypothesis", "*.egg-info"
@@ -91,7 +93,7 @@ def read_mutants(folder: Path) -> list[Mutant]:
 def run_tests(tree: Path, tests: list[str], limit_s: float = LIMIT_S) -> int | None:
     """Pytest's exit code; None if it took too long."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "NETSTACK_PURE": "1"}
+    environment = os.environ | {"PYTHONPATH": search_path(tree), "PYTHONDONTWRITEBYTECODE": "1", "NETSTACK_PURE": "1"}
     process = subprocess.Popen(
         command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )

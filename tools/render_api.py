@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import griffe
+from import_packages import ROOT, search_path
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = ROOT / "tools/docs/pages/reference"
 STORED: Final = ROOT / "tests/data/api.txt"
 UNREAD: Final = frozenset(
@@ -44,7 +44,7 @@ def shown() -> dict[str, tuple[list[str] | None, bool]]:
 
 def read() -> Any:
     """Reads netstack from its sources."""
-    loader = griffe.GriffeLoader(search_paths=[str(ROOT)], extensions=griffe.load_extensions())
+    loader = griffe.GriffeLoader(search_paths=search_path().split(os.pathsep), extensions=griffe.load_extensions())
     submodules = loader.finder.submodules
     loader.finder.submodules = lambda module: [  # type: ignore[method-assign]
         each for each in submodules(module) if each[0][0] not in UNREAD

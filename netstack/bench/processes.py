@@ -17,19 +17,16 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 from netstack.errors import ConfigError, NetstackError
+from netstack.own_packages import import_folders
 
 from .inputs import InputError
 from .source import MissingExtra
 
 ROLES: Final = ("producer", "consumer")
-
-_ROOT: Final = str(Path(__file__).resolve().parents[2])
-"""The folder that contains netstack."""
 
 _STDERR_LINES = 200
 _QUOTED_LINES = 12
@@ -58,7 +55,7 @@ class Process:
     """One process in a session of its own, and the last lines of its stderr (`words`)."""
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [*import_folders(), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.name = name
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],

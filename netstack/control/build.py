@@ -14,11 +14,12 @@ from zipfile import BadZipFile
 from zipfile import Path as ZipPath
 
 from ..errors import ConfigError
+from ..own_packages import OWN_PACKAGES
 
 
 def own_build() -> str:
-    """Returns the fingerprint of netstack itself."""
-    return build_of("netstack")
+    """Returns the fingerprint of netstack itself, with all its packages."""
+    return hashlib.sha256("".join(map(build_of, OWN_PACKAGES)).encode()).hexdigest()[:12]
 
 
 @functools.cache

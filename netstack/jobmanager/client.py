@@ -34,6 +34,7 @@ from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, JOBMANAGER, ControlLink,
 from ..control.messages import SLICE_BYTES
 from ..control.questions import Questions
 from ..errors import AuthenticationFailed, ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
+from ..own_packages import OWN_PACKAGES
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.names import refuse_while_importing
 from ..runtime.threads import background_tasks
@@ -49,9 +50,6 @@ Document: TypeAlias = dict[str, Any]
 
 DEFAULT_ADDRESS: Final = "tcp://127.0.0.1:6120"
 """Default address of a JobManager without `--listen`."""
-
-_CHECKED_ELSEWHERE: Final = frozenset({"netstack"})
-"""Packages whose builds the greeting compares."""
 
 
 @final
@@ -366,7 +364,7 @@ def packages_of(graph: StreamGraph) -> set[str]:
 def _builds(graph: StreamGraph, shipped: frozenset[str]) -> dict[str, str]:
     """Returns the source fingerprints of the job's packages that are installed here."""
     builds = {}
-    for package in packages_of(graph) - shipped - _CHECKED_ELSEWHERE - sys.stdlib_module_names:
+    for package in packages_of(graph) - {*shipped, *OWN_PACKAGES} - sys.stdlib_module_names:  # a greeting compares ours
         try:
             builds[package] = build_of(package)
         except ConfigError:

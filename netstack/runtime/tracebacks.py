@@ -16,6 +16,7 @@ from typing import Any, Final
 import trio
 
 from ..errors import NetstackError, OperatorFailed
+from ..own_packages import OWN_PACKAGES
 from ..safe_text import error_text, safe_text
 from .failure_report import (
     FILE_CHARACTERS,
@@ -30,7 +31,7 @@ from .failure_report import (
 )
 
 _FOLDED: Final = {
-    "netstack": "netstack",
+    **dict.fromkeys(OWN_PACKAGES, "netstack"),
     "trio": "trio",
     "outcome": "trio",
     "contextlib": "contextlib",

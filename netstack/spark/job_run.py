@@ -31,6 +31,7 @@ from ..errors import ConfigError, LocalProtocolError, NetstackError
 from ..jobmanager.client import JobClient, JobResult, graph_of, open_job_client, packages_of
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.service import JobManager, open_jobmanager
+from ..own_packages import OWN_PACKAGES
 from ..runtime.authentication import Secret
 from ..runtime.threads import background_tasks
 from ..schedule.graph.stream_builder import StreamEnvironment
@@ -50,7 +51,6 @@ from .failures import FailureExplanation, SparkFailed, explain, spark_errors
 from .ship import import_anew, ship, ship_package
 
 LOGGER: Final = logging.getLogger("netstack.spark")
-_OWN: Final = frozenset({"netstack"})
 _PAUSE_S: Final = 1.0
 _LOOK_S: Final = 0.2
 _END_S: Final = 10.0
@@ -281,7 +281,7 @@ async def open_spark_cluster(
 
 def shippable_packages(graph: StreamGraph) -> set[str]:
     """Returns the packages and modules of a job's functions, without netstack and the standard library."""
-    return packages_of(graph) - _OWN - sys.stdlib_module_names
+    return packages_of(graph) - {*OWN_PACKAGES} - sys.stdlib_module_names
 
 
 @final

@@ -1,8 +1,9 @@
 """Selects the copy of netstack that a Python worker of Spark imports, so that workers run the driver's code.
 
-The driver ships an archive that has this file as `netstack/__init__.py`, and the package in its folder `copy`. When a
-worker imports netstack, `launch` imports the installed package if its sources equal the driver's and it is compiled
-where the driver's is. Otherwise it unpacks the archive, once for each host: Python cannot load machine code from a zip.
+The driver ships an archive that has this file as the `__init__.py` of each package, and the packages in its folder
+`copy`. When a worker imports one of them, `launch` imports the installed packages if their sources equal the driver's
+and they are compiled where the driver's are. Otherwise it unpacks the archive, once for each host: Python cannot load
+machine code from a zip.
 This module uses the standard library only, because netstack is not imported yet.
 
 Rules: archives are unpacked below the temporary folder of the host, in a folder that only this user can write, named by
@@ -22,13 +23,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-PACKAGE: Final = "netstack"
+PACKAGES: Final = ("netstack",)
 INSIDE: Final = "copy"
 PURE: Final = "NETSTACK_PURE"
 _UNUSED_S: Final = 30 * 24 * 3600.0
@@ -38,7 +39,7 @@ class Copy(NamedTuple):
     """The driver's copy of netstack.
 
     Attributes:
-        sources: `sources_digest` of the package.
+        sources: `sources_digest` of the packages.
         is_compiled: whether the data path is machine code.
     """
 
@@ -46,69 +47,68 @@ class Copy(NamedTuple):
     is_compiled: bool
 
 
-def files_of(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yields the files of the package below `root`, by name, in order, without machine code and bytecode."""
-    for folder, folders, names in os.walk(root / PACKAGE):
-        folders[:] = sorted(each for each in folders if each not in ("__pycache__", "_compiled"))
-        place = Path(folder)
-        for name in sorted(names):
-            yield (place / name).relative_to(root).as_posix(), place / name
+def files_of(packages: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """Yields the files of the packages in these folders, by name, in order, without machine code and bytecode."""
+    for package in packages:
+        for folder, folders, names in os.walk(package):
+            folders[:] = sorted(each for each in folders if each not in ("__pycache__", "_compiled"))
+            place = Path(folder)
+            for name in sorted(names):
+                yield (place / name).relative_to(package.parent).as_posix(), place / name
 
 
-def sources_digest(root: Path) -> str:
-    """Returns a digest of the package below `root`, which is equal if and only if all files are equal.
+def sources_digest(packages: Iterable[Path]) -> str:
+    """Returns a digest of the packages in these folders, which is equal if and only if all files are equal.
 
     Raises:
         OSError: a file cannot be read.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for name, file in files_of(root):
+    for name, file in files_of(packages):
         data = file.read_bytes()
         digest.update(f"{name} {len(data)}\n".encode() + data)
     return digest.hexdigest()
 
 
 def launch(archive: Path, copy: Copy) -> None:
-    """Imports netstack, which replaces this module in `sys.modules`.
+    """Imports our packages, which replace this module in `sys.modules`.
 
     Raises:
         ImportError: the archive cannot be unpacked, and no installed copy equals the driver's.
     """
     if not copy.is_compiled:
         os.environ[PURE] = "1"  # run Python, like the driver
-    root = installed(copy, [each for each in sys.path if each not in ("", str(archive))]) or unpacked(archive)
-    place = root / PACKAGE
-    spec = importlib.util.spec_from_file_location(
-        PACKAGE, place / "__init__.py", submodule_search_locations=[str(place)]
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{place} is not a package")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[PACKAGE] = module
-    spec.loader.exec_module(module)
+    places = installed(copy, [each for each in sys.path if each not in ("", str(archive))])
+    for place in places or [unpacked(archive) / package for package in PACKAGES]:
+        spec = importlib.util.spec_from_file_location(
+            place.name, place / "__init__.py", submodule_search_locations=[str(place)]
+        )
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{place} is not a package")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[place.name] = module
+        spec.loader.exec_module(module)
 
 
-def installed(copy: Copy, path: Sequence[str]) -> Path | None:
-    """Returns the folder of an installed copy that equals the driver's; None if there is none.
+def installed(copy: Copy, path: Sequence[str]) -> list[Path] | None:
+    """Returns the folders of the packages of an installed copy that equals the driver's; None if there is none.
 
     Args:
         copy: the driver's copy.
         path: the folders to search.
     """
-    spec = PathFinder.find_spec("netstack", path)
-    if spec is None or spec.origin is None:
-        return None
-    root = Path(spec.origin).parent.parent
+    specs = [PathFinder.find_spec(package, path) for package in PACKAGES]
+    places = [Path(spec.origin).parent for spec in specs if spec is not None and spec.origin is not None]
     try:
-        if sources_digest(root) != copy.sources:
+        if len(places) != len(PACKAGES) or sources_digest(places) != copy.sources:
             return None
     except OSError:
         return None
-    return root if not copy.is_compiled or _is_compiled(root) else None
+    return places if not copy.is_compiled or _is_compiled(places[0]) else None
 
 
 def unpacked(archive: Path, below: Path | None = None) -> Path:
-    """Returns the folder with the archive's package; unpacks it if no other process of this host has.
+    """Returns the folder with the archive's packages; unpacks it if no other process of this host has.
 
     Args:
         archive: a zip with its digest in its name.
@@ -135,14 +135,14 @@ def unpacked(archive: Path, below: Path | None = None) -> Path:
         raise ImportError(f"netstack's archive cannot be unpacked on this host: {error}; set TMPDIR there") from error
 
 
-def _is_compiled(root: Path) -> bool:
-    """Whether the package has machine code of its sources for this Python."""
-    spec = importlib.util.spec_from_file_location("netstack_compiled", root / "netstack" / "compiled.py")
+def _is_compiled(package: Path) -> bool:
+    """Whether netstack in this folder has machine code of its sources for this Python."""
+    spec = importlib.util.spec_from_file_location("netstack_compiled", package / "compiled.py")
     assert spec is not None
     assert spec.loader is not None
     compiled: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(compiled)
-    return compiled.current_manifest(root / "netstack")[0] is not None
+    return compiled.current_manifest(package)[0] is not None
 
 
 def _own_folder() -> Path:

@@ -23,10 +23,11 @@ from .. import build, compiled
 from ..control.build import build_of
 from ..errors import ConfigError
 from ..jobmanager.shipping import zip_package
+from ..own_packages import package_folders
 from ..scratch import folder_until_exit
 from . import launcher
 from .driver import driver_of
-from .launcher import INSIDE, PACKAGE, Copy, files_of, sources_digest
+from .launcher import INSIDE, PACKAGES, Copy, files_of, sources_digest
 
 _DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal sources give an equal archive
 
@@ -82,24 +83,26 @@ def import_anew(archives: Mapping[str, str]) -> None:
 
 
 def archive_bytes() -> bytes:
-    """Returns the archive: the launcher, and the package with the machine code of this process.
+    """Returns the archive: the launcher, and our packages with the machine code of this process.
 
     Raises:
-        ConfigError: the package is not installed as files.
+        ConfigError: a package is not installed as files.
     """
-    root = Path(__file__).parents[2]
-    files = dict(files_of(root))
-    if f"{PACKAGE}/__init__.py" not in files:
-        raise ConfigError(f"package {PACKAGE!r} is not installed as files, so it cannot be sent to executors")
-    copy = Copy(sources_digest(root), build.kind == "compiled")
+    places = package_folders()
+    files = dict(files_of(places))
+    for package in PACKAGES:
+        if f"{package}/__init__.py" not in files:
+            raise ConfigError(f"package {package!r} is not installed as files, so it cannot be sent to executors")
+    copy = Copy(sources_digest(places), build.kind == "compiled")
     if copy.is_compiled:
-        machine_code = compiled.compiled_folder(root / "netstack")
-        files |= {file.relative_to(root).as_posix(): file for file in sorted(machine_code.iterdir())}
+        machine_code = compiled.compiled_folder(places[0])
+        files |= {file.relative_to(places[0].parent).as_posix(): file for file in sorted(machine_code.iterdir())}
     source = Path(launcher.__file__).read_text(encoding="utf-8")
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         start = f"\n\nlaunch(Path(__file__).parent.parent, Copy(*{tuple(copy)!r}))\n"
-        _write(archive, f"{PACKAGE}/__init__.py", (source + start).encode())
+        for package in PACKAGES:
+            _write(archive, f"{package}/__init__.py", (source + start).encode())
         for name, file in files.items():
             _write(archive, f"{INSIDE}/{name}", file.read_bytes())
     return made.getvalue()

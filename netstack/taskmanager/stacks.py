@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ..control.codec import Attempt, Plain
+from ..own_packages import package_folders
 
 FRAMES_AT_MOST: Final = 100
 SOURCE_CHARACTERS: Final = 200
 _LINE: Final = re.compile(r'^\s*File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _HEAD: Final = "(most recent call first)"
-_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_TASKS: Final = os.path.join(_OURS, "taskmanager", "tasks.py")
-_EXAMPLES: Final = os.path.join(_OURS, "examples", "")
+_TASKS: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tasks.py")
+_EXAMPLES: Final = str(package_folders()[0] / "examples" / "_").removesuffix("_")
 _NOT_USERS: Final = (
     *(os.path.join(os.path.abspath(sysconfig.get_path(name)), "") for name in ("stdlib", "purelib", "platlib")),
-    os.path.join(_OURS, ""),
+    *(f"{folder}{os.sep}" for folder in package_folders()),
     "<frozen",
 )
 

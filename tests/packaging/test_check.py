@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 from tool_modules import load_tool
 
+from netstack.own_packages import OWN_PACKAGES
+
 grimp = pytest.importorskip("grimp")
 ROOT = Path(__file__).parents[2]
 
 
 check = load_tool("check")
+
+
+def test_the_library_and_the_tools_know_the_packages_of_the_wheel() -> None:
+    assert tuple(package.name for package in load_tool("import_packages").PACKAGES) == OWN_PACKAGES
 
 
 def test_what_imports_a_changed_module_is_as_far_away_as_there_are_imports() -> None:

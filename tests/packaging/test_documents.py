@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from tool_modules import load_tool
 
+PACKAGES = load_tool("import_packages").PACKAGES
 ROOT = Path(__file__).parents[2]
 
 
@@ -15,7 +17,8 @@ def test_modules_that_a_document_names_exist(document: str) -> None:
     text = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL)
     named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)/?`", text))
     assert named
-    places = {name: [ROOT / "netstack" / name, ROOT / "netstack/bench" / name, ROOT / name] for name in named}
+    roots = [ROOT, *(ROOT / package for package in PACKAGES), (ROOT / document).parent]
+    places = {name: [root / name for root in roots] for name in named}
     missing = [
         name
         for name, paths in places.items()
@@ -26,6 +29,9 @@ def test_modules_that_a_document_names_exist(document: str) -> None:
 
 def test_nobody_is_told_to_install_netstack_from_an_index() -> None:
     """No index has it, so the name there may be anybody's."""
-    files = [*ROOT.glob("*.md"), *(ROOT / "netstack").rglob("*.md"), *(ROOT / "netstack").rglob("*.py")]
-    files += [*(ROOT / "tools").rglob("*.md"), *(ROOT / "tools").rglob("*.py")]
+    folders = [ROOT / folder for folder in (*PACKAGES, "tools")]
+    files = [
+        *ROOT.glob("*.md"),
+        *(each for folder in folders for kind in ("md", "py") for each in folder.rglob(f"*.{kind}")),
+    ]
     assert [str(path) for path in files if re.search(r"pip install ['\"]?netstack", path.read_text())] == []

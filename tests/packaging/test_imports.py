@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tool_modules import load_tool
 
 ROOT = Path(__file__).parents[2]
+packages = load_tool("import_packages")
 LINT = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
 
 pytestmark = pytest.mark.slow
@@ -21,7 +23,7 @@ def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", LINT],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree), "NO_COLOR": "1", "COLUMNS": "160"},
+        env={**os.environ, "PYTHONPATH": packages.search_path(tree), "NO_COLOR": "1", "COLUMNS": "160"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -45,7 +47,8 @@ def test_contracts_hold() -> None:
     ],
 )
 def test_a_broken_contract_is_noticed(tmp_path: Path, module: str, line: str, contract: str) -> None:
-    shutil.copytree(ROOT / "netstack", tmp_path / "netstack", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in packages.PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     path = tmp_path / module
     path.write_text(f"{path.read_text()}\n{line}\n")

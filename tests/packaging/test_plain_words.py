@@ -1,6 +1,7 @@
 """Names and sentences are plain: no package gets more idioms than `tests/data/idioms.json` counts.
 
-The tables say what to write instead. Who renames some lowers the counts: `python tests/packaging/test_plain_words.py`.
+The tables say what to write instead. Who renames some lowers the counts:
+`PYTHONPATH=tests/support python tests/packaging/test_plain_words.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tool_modules import load_tool
+
+PACKAGES: Final = load_tool("import_packages").PACKAGES
 ROOT: Final = Path(__file__).parents[2]
 BASELINE: Final = ROOT / "tests/data/idioms.json"
 NAMES: Final = {
@@ -55,13 +59,14 @@ def idioms(path: Path) -> Iterator[str]:
 
 
 def by_package() -> dict[str, list[str]]:
-    """The idioms of each package of netstack, of its own modules, and of the documents."""
+    """The idioms of each package of netstack and of its rooms, and of the documents."""
     packages: dict[str, list[str]] = {}
-    library = ROOT / "netstack"
-    for path in sorted(library.rglob("*.py")):
-        parts = path.relative_to(library).parts
-        packages.setdefault(parts[0] if len(parts) > 1 else "netstack", []).extend(idioms(path))
-    pages = [*ROOT.glob("*.md"), *library.rglob("*.md"), *(ROOT / "tools").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "tools").rglob("*.md")]
+    for root in PACKAGES:
+        for path in sorted((ROOT / root).rglob("*.py")):
+            parts = path.relative_to(ROOT / root.parent).parent.parts
+            packages.setdefault(".".join(parts[:2]), []).extend(idioms(path))
+        pages += (ROOT / root).rglob("*.md")
     packages["documents"] = [each for path in sorted(pages) for each in idioms(path)]
     return {package: each for package, each in packages.items() if each}
 

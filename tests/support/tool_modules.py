@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
+sys.path.append(str(TOOLS))  # they import each other
 
 
 @functools.cache

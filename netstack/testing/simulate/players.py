@@ -8,10 +8,10 @@ import selectors
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from ...errors import NetstackError
+from ...own_packages import import_folders
 from ...scratch import scratch_folder
 from .cluster import scratch
 
@@ -31,8 +31,7 @@ def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, 
         WorkerDied: a worker died; it has written the reason to standard error.
     """
     waiting = iter(asked)
-    root = str(Path(__file__).resolve().parents[3])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [*import_folders(), *filter(None, [os.environ.get("PYTHONPATH")])]
     started: list[subprocess.Popen[str]] = []
     with (
         scratch_folder(scratch()) as folder,

@@ -11,6 +11,7 @@ import pytest
 
 from netstack.control.build import build_of, own_build
 from netstack.errors import ConfigError
+from netstack.own_packages import OWN_PACKAGES
 
 _numbers = itertools.count()
 FILES = {"__init__.py": "", "a.py": "x = 1\n", "deep/__init__.py": "", "deep/b.py": "y = 2\n"}
@@ -110,4 +111,13 @@ def test_what_has_no_source_is_said(package: str) -> None:
 def test_netstack_has_a_build_of_its_own() -> None:
     assert own_build() == own_build()
     assert len(own_build()) == 12
-    assert own_build() == build_of("netstack")
+
+
+def test_a_change_in_any_of_our_packages_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = own_build()
+    for changed in OWN_PACKAGES:
+        monkeypatch.setattr(
+            "netstack.control.build.build_of",
+            lambda package, changed=changed: build_of(package) + (package == changed) * "+",
+        )
+        assert own_build() != before

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from netstack import build
+from netstack import build, compiled
 from netstack.control.build import own_build
-from netstack.spark.launcher import INSIDE, Copy, installed, sources_digest, unpacked
+from netstack.own_packages import OWN_PACKAGES
+from netstack.spark.launcher import INSIDE, PACKAGES, Copy, installed, sources_digest, unpacked
 from netstack.spark.ship import archive_bytes, ship
 
 ROOT = Path(build.__file__).parents[1]
@@ -70,6 +71,10 @@ def test_equal_source_makes_an_equal_archive() -> None:
     assert any("/_compiled/" in name for name in names) is (build.kind == "compiled")
 
 
+def test_the_launcher_selects_each_of_our_packages() -> None:
+    assert PACKAGES == OWN_PACKAGES  # it is sent alone, so it has its own list
+
+
 def test_a_session_is_sent_it_once_and_this_process_goes_on_with_its_own() -> None:
     session, path = Session(), list(sys.path)
     assert ship(session) == ship(session)
@@ -107,14 +112,15 @@ def test_of_another_copy_nothing_is_imported(archive: Path, tmp_path: Path) -> N
 
 
 def test_a_copy_is_the_drivers_only_file_by_file_and_compiled_where_that_is(tmp_path: Path) -> None:
-    package = tmp_path / "netstack"
-    package.mkdir()
-    for name in ("__init__.py", "compiled.py"):
-        shutil.copy(ROOT / "netstack" / name, package)
-    sources = sources_digest(tmp_path)
-    assert installed(Copy(sources, is_compiled=False), [str(tmp_path)]) == tmp_path
+    packages = [tmp_path / name for name in PACKAGES]
+    for package in packages:
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+    shutil.copy(compiled.__file__, packages[0])
+    sources = sources_digest(packages)
+    assert installed(Copy(sources, is_compiled=False), [str(tmp_path)]) == packages
     assert installed(Copy(sources, is_compiled=True), [str(tmp_path)]) is None  # nothing was compiled there
-    (package / "page.css").write_text("")
+    (packages[-1] / "page.css").write_text("")
     assert installed(Copy(sources, is_compiled=False), [str(tmp_path)]) is None
     assert installed(Copy(sources, is_compiled=False), []) is None
 
