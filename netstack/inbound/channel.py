@@ -18,7 +18,7 @@ from ..events import Alignment, CheckpointBarrier, DataType
 from ..ids import ChannelDescriptor
 from ..wire.codec import Inflate
 from .capture import InputCapture
-from .channel_buffers import NO_QUEUE, ChannelBuffers
+from .channel_buffers import NO_QUEUE, ChannelBuffers, ChannelLink
 from .gate import SingleInputGate
 from .in_band import (
     EVENT_OVERHEAD_BYTES,
@@ -29,7 +29,6 @@ from .in_band import (
     too_many_events,
     without_credit,
 )
-from .link import ChannelLink
 from .parts import CompressedBuffer, buffers_of
 from .statistics import ChannelStatistics
 
@@ -311,12 +310,12 @@ class RemoteInputChannel(ChannelBuffers):
         if self._link is not None and not self.is_released:
             if self._on_demand:
                 self.credit.forget()
-            self._link.send_resume(self)
+            self._link.send_resume(self.number)
 
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Requests this size for new buffers from the producer."""
         if self._link is not None and not self.is_released:
-            self._link.request_buffer_size(self, size_bytes)
+            self._link.request_buffer_size(self.number, size_bytes)
 
     def measure(self) -> tuple[int, int]:
         """Returns the bytes of data polled so far, and the buffers in use here or at the producer; O(queue)."""
@@ -357,7 +356,7 @@ class RemoteInputChannel(ChannelBuffers):
     def acknowledge_end_of_data(self) -> None:
         """Sends that every record was processed."""
         if self._link is not None and not self.is_released:
-            self._link.acknowledge(self)
+            self._link.acknowledge(self.number)
 
     def release(self) -> None:
         """Returns every buffer and cancels the channel at the producer. Idempotent."""

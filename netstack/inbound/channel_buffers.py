@@ -15,14 +15,13 @@ only for the backlog. While it is blocked it returns all of them, and the announ
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
 from ..buffer.local_pool import BufferListener, LocalBufferPool
 from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.segment import Segment
 from ..wire.credit import MAX_CREDIT
-from .link import ChannelLink
 
 NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
 """The queue before the first buffer: an empty deque takes 760 bytes, more than the rest of an idle channel."""
@@ -97,6 +96,31 @@ class ReceiveCredit:
         self.announced += count
         self._scheduled = False
         return count
+
+
+class ChannelLink(Protocol):
+    """The receiver of a connection, as its channels use it: it sends their control frames when the socket has room."""
+
+    def schedule_announcement(self, channel: ChannelBuffers) -> None:
+        """Schedules an announcement of the channel's credit."""
+
+    def announce_now(self) -> None:
+        """Writes scheduled announcements: half of what the producer could send was consumed."""
+
+    def defer_announcement(self, channel: ChannelBuffers) -> None:
+        """Defers an announcement until no data arrives."""
+
+    def send_resume(self, number: int) -> None:
+        """Sends a resume for the channel of this number."""
+
+    def request_buffer_size(self, number: int, size_bytes: int) -> None:
+        """Requests a size for the channel's new buffers; only the newest request is sent."""
+
+    def acknowledge(self, number: int) -> None:
+        """Sends that every record of the channel was processed."""
+
+    def remove(self, channel: ChannelBuffers) -> None:
+        """Removes a released channel and cancels it at the producer."""
 
 
 class ChannelBuffers:

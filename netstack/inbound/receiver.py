@@ -274,24 +274,24 @@ class ChannelReceiver:
                 channel.credit.schedule()
                 self.schedule_announcement(channel)
 
-    def send_resume(self, channel: RemoteInputChannel) -> None:
-        """Sends a resume."""
-        if channel.number in self._channels:
-            self._send(Resume(channel.number))
+    def send_resume(self, number: int) -> None:
+        """Sends a resume for the channel of this number."""
+        if number in self._channels:
+            self._send(Resume(number))
 
-    def request_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        """Requests a size for new buffers; only the newest request is sent."""
-        if channel.number in self._channels:
-            self._sizes[channel.number] = size_bytes
+    def request_buffer_size(self, number: int, size_bytes: int) -> None:
+        """Requests a size for the channel's new buffers; only the newest request is sent."""
+        if number in self._channels:
+            self._sizes[number] = size_bytes
             if len(self._sizes) == 1:
                 self._on_write_wanted()
 
-    def acknowledge(self, channel: RemoteInputChannel) -> None:
-        """Sends that every record was processed."""
-        if channel.number in self._channels:
-            self._send(Acknowledge(channel.number))
+    def acknowledge(self, number: int) -> None:
+        """Sends that every record of the channel was processed."""
+        if number in self._channels:
+            self._send(Acknowledge(number))
 
-    def remove(self, channel: RemoteInputChannel) -> None:
+    def remove(self, channel: ChannelBuffers) -> None:
         """Removes a released channel and cancels it at the producer."""
         self._deferred.pop(channel, None)
         self._retried.pop(channel.number, None)

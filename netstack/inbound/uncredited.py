@@ -21,6 +21,7 @@ from ..events import DataType
 from ..wire.codec import Codec, Inflate
 from ..wire.frames import Frame
 from .channel import RemoteInputChannel
+from .channel_buffers import ChannelBuffers
 from .receiver import ChannelReceiver, never
 
 
@@ -129,7 +130,7 @@ class UncreditedReceiver(ChannelReceiver):
             self._waiter = None
         super().on_closed(error)
 
-    def remove(self, channel: RemoteInputChannel) -> None:
+    def remove(self, channel: ChannelBuffers) -> None:
         """Removes a released channel; continues if the connection waited for it."""
         super().remove(channel)
         waiter = self._waiter

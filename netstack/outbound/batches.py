@@ -6,7 +6,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -23,7 +23,8 @@ from .shares import Shares
 
 if TYPE_CHECKING:
     from ..record.formats import RecordFormat
-    from .writer import PartitionWriter
+    from .open_buffers import OpenBuffers
+    from .selector import ChannelSelector
 
 LEND_BYTES: Final = 8 * 1024
 """Records of at least this size are sent without being copied into a buffer first."""
@@ -46,18 +47,37 @@ PORTIONS: Final = 8
 class BatchPlanner:
     """Splits the batches of one writer."""
 
-    def __init__(self, writer: PartitionWriter, format: RecordFormat) -> None:
-        self._writer = writer
+    def __init__(
+        self,
+        buffers: OpenBuffers,
+        selector: ChannelSelector,
+        fixed_slot: int | None,
+        format: RecordFormat,
+        lend_bytes: int,
+        settle: Callable[[], None],
+    ) -> None:
+        """Plans for a writer.
+
+        Args:
+            buffers: the writer's open buffers.
+            selector: chooses the slot of each record, unless all go to `fixed_slot`.
+            fixed_slot: the slot of all records; None: the selector chooses.
+            format: encodes records, without the heads of Flink's records.
+            lend_bytes: records of at least this size are sent from their own memory.
+            settle: distributes the staged records before another write.
+        """
+        partition = buffers.partition
+        self._buffers = buffers
+        self._builders = buffers.builders
+        self._partition = partition
+        self._selector = selector
+        self._fixed_slot = fixed_slot
         self._format = format
-        self._buffers = writer.buffers
-        self._builders = writer.buffers.builders
-        self._partition = writer.partition
-        self._has_heads = writer.partition.as_flink
-        self._count = len(writer.partition.subpartitions)
-        self._selector = writer.selector
-        self._fixed_slot = writer.fixed_slot
-        self._max_record_bytes = writer.partition.max_record_bytes
-        self._lend_bytes = writer.lend_bytes
+        self._lend_bytes = lend_bytes
+        self._settle = settle
+        self._has_heads = partition.as_flink
+        self._count = len(partition.subpartitions)
+        self._max_record_bytes = partition.max_record_bytes
 
     def portions(self, batch: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
         """Splits a batch so that regions can be cut between the parts, if the partition is in files."""
@@ -75,7 +95,7 @@ class BatchPlanner:
             array: one record per element, or per row for a two-dimensional uint8 array.
             lent: receives buffers over the array's own memory; they must be returned before the array may change.
         """
-        self._writer.settle()
+        self._settle()
         rows = self.rows_of_batch(array)
         count = len(rows)
         if not count:
@@ -120,7 +140,7 @@ class BatchPlanner:
 
     def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[Shares]:
         """Yields the shares of all slots in the order of writing, equal to emitting one by one; copies the bytes."""
-        self._writer.settle()
+        self._settle()
         rows = self.rows_of_batch(array)
         count = len(rows)
         if not count:
@@ -198,7 +218,7 @@ class BatchPlanner:
 
     def slots_of_batch(self, array: npt.NDArray[Any], count: int) -> list[int]:
         """The slots of `count` records, as if each had been emitted alone."""
-        self._writer.settle()
+        self._settle()
         if self._fixed_slot is not None:
             return [self._fixed_slot] * count
         if self._selector.is_round_robin:

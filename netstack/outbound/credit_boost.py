@@ -21,16 +21,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from ..events import DataType
 from ..wire.codec import Codec
 from ..wire.credit import MAX_CREDIT
 from ..wire.frames import ExpectedBuffers
 from ..wire.outgoing_batch import OutgoingBatch
-
-if TYPE_CHECKING:
-    from .sending_channel import SendingChannel
+from .sending_channel import SendingChannel
 
 EXPECTED_BUFFERS: Final = 32
 """For all channels of a connection: 1 MiB of buffers of the default size keeps both ends busy."""

@@ -10,17 +10,14 @@ record needs when they are created.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from ..record.cells import RUN_LIMIT_BYTES
-from ..record.formats import encoder_of, kind_of
+from ..record.formats import RecordFormat, encoder_of, kind_of
 from ..record.framing import PREFIX_BYTES
 from .emission import Payload
-from .open_buffers import SHORTEST_PAUSE_S
+from .open_buffers import SHORTEST_PAUSE_S, OpenBuffers
 from .staging import Staging
-
-if TYPE_CHECKING:
-    from .writer import PartitionWriter
 
 BUSY_CHECKS: Final = 16
 """With timeout 0: this many consecutive clock checks without a pause between them mark a busy producer."""
@@ -43,22 +40,35 @@ class SlowEmitter:
         "_granted",
         "_quick_checks",
         "_refuse",
-        "_writer",
+        "_refused",
+        "_write",
     )
 
-    def __init__(self, writer: PartitionWriter, refuse: type[Exception] | None) -> None:
+    def __init__(
+        self,
+        buffers: OpenBuffers,
+        write: Callable[[int, Payload, int], bool],
+        refused: list[tuple[Any, int]],
+        refuse: type[Exception] | None,
+        *,
+        flush_always: bool,
+    ) -> None:
         """Emits for a writer.
 
         Args:
-            writer: the writer of the records.
-            refuse: exception raised when no buffer is available; None: `emit` returns False.
+            buffers: the writer's open buffers.
+            write: `PartitionWriter.try_emit_slowly`.
+            refused: receives a record that found no buffer, with its slot.
+            refuse: exception raised then; None: `emit` returns False.
+            flush_always: whether the buffer timeout is 0.
         """
-        self._writer = writer
+        self._buffers = buffers
+        self._write = write
+        self._refused = refused
         self._refuse = refuse
-        self._buffers = writer.buffers
-        self._builders = writer.buffers.builders
-        self._flush_always = writer.flush_always
-        self._granted = 1 if writer.flush_always else ALL
+        self._builders = buffers.builders
+        self._flush_always = flush_always
+        self._granted = 1 if flush_always else ALL
         self._quick_checks = 0
 
     def emit(self, record: Any, payload: Payload, slot: int, /) -> bool:
@@ -75,9 +85,9 @@ class SlowEmitter:
             if self._flush_always:
                 self._check_clock()
             return True
-        if self._writer.try_emit_slowly(slot, payload, size):
+        if self._write(slot, payload, size):
             return True
-        self._writer.refused[:] = [(record, slot)]
+        self._refused[:] = [(record, slot)]
         if self._refuse is not None:
             raise self._refuse
         return False
@@ -96,23 +106,29 @@ class SlowEmitter:
 class StagingEmitter:
     """Stages the records of one writer where possible (`staging`)."""
 
-    __slots__ = ("_encode", "_is_raw", "_records", "_separate", "_staging", "_writer")
+    __slots__ = ("_can_stage", "_encode", "_is_raw", "_records", "_separate", "_staging")
 
-    def __init__(self, writer: PartitionWriter, staging: Staging, separate: Callable[[Any], bool]) -> None:
-        """Stages records in `staging`; passes the others to `separate`."""
-        self._writer = writer
+    def __init__(
+        self,
+        staging: Staging,
+        format: RecordFormat,
+        can_stage: Callable[[], bool],
+        separate: Callable[[Any], bool],
+    ) -> None:
+        """Stages records in `staging` while `can_stage`; passes the others to `separate`."""
         self._staging = staging
+        self._can_stage = can_stage
         self._records = staging.records
         self._separate = separate
-        self._encode = encoder_of(writer.format)
-        self._is_raw = kind_of(writer.format) == "bytes"
+        self._encode = encoder_of(format)
+        self._is_raw = kind_of(format) == "bytes"
 
     def emit(self, record: Any, /) -> bool:
         """Writes a record, whole or not at all. `PartitionWriter.try_emit` lists what it raises."""
         staging = self._staging
         if staging.size < 0:
             staging.pause -= 1
-            if staging.pause >= 0 or not self._writer.can_stage():
+            if staging.pause >= 0 or not self._can_stage():
                 return self._separate(record)
         payload = record
         if not self._is_raw or type(record) is not bytes:

@@ -14,11 +14,10 @@ Rounds end when one finds little to flush.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
-if TYPE_CHECKING:
-    from .open_buffers import OpenBuffers
-    from .staging import Staging
+from .open_buffers import OpenBuffers
+from .staging import Staging
 
 LEAST_SHARE: Final = 16
 """Rounds end when fewer than one buffer in this many had bytes to flush: a round costs as much as arming deadlines."""
@@ -26,13 +25,9 @@ LEAST_SHARE: Final = 16
 
 @final
 class FlushRounds:
-    """The flush rounds of one writer.
+    """The flush rounds of one writer; `OpenBuffers.in_rounds` says whether a next one is scheduled."""
 
-    Attributes:
-        is_active: whether a next round is scheduled; every open buffer is then armed.
-    """
-
-    __slots__ = ("_buffers", "_staging", "_timeout_s", "is_active")
+    __slots__ = ("_buffers", "_staging", "_timeout_s")
 
     def __init__(self, buffers: OpenBuffers, staging: Staging, timeout_s: float) -> None:
         """Starts inactive.
@@ -45,17 +40,13 @@ class FlushRounds:
         self._buffers = buffers
         self._staging = staging
         self._timeout_s = timeout_s
-        self.is_active = False
 
-    @property
-    def should_begin(self) -> bool:
-        """Whether the writer is staging and rounds are inactive."""
-        return self._staging.size >= 0 and not self.is_active
-
-    def begin(self) -> int:
-        """Runs the first round. Returns the number of flushed buffers; the caller must flush the connections."""
-        self.is_active = True
+    def begin(self) -> int | None:
+        """Runs the first round, if the writer is staging. Returns the number of buffers that it flushed."""
         buffers = self._buffers
+        if buffers.in_rounds or self._staging.size < 0:
+            return None
+        buffers.in_rounds = True
         for builder, subpartition in zip(buffers.builders, buffers.partition.subpartitions, strict=False):
             subpartition.is_in_rounds = True
             if not builder.finished:
@@ -92,7 +83,7 @@ class FlushRounds:
         return flushed
 
     def _end(self) -> None:
-        self.is_active = False
+        self._buffers.in_rounds = False
         self._staging.close()
         for builder, subpartition in zip(self._buffers.builders, self._buffers.partition.subpartitions, strict=False):
             subpartition.is_in_rounds = False

@@ -25,7 +25,6 @@ from ..buffer.elements import EventBuffer
 from ..buffer.segment import Segment
 from ..events import DataType
 from ..record.cells import Pen
-from .flush_rounds import FlushRounds
 from .flush_times import AT_ONCE, FlushTimes, LeadingEdge, Periodic
 from .partition import ResultPartition
 
@@ -70,7 +69,9 @@ class OpenBuffers:
         waits_early: whether writing stops while the pool has no free segment, as in Flink; otherwise the open buffer is
         filled first.
         is_broadcasting: whether the broadcast builder may be open, instead of the others.
-        rounds: the flush rounds of a writer that stages records.
+        begin_rounds: called instead of the flush of what is due; returns how many buffers it flushed, or None if it
+            began no flush rounds (`flush_rounds`).
+        in_rounds: whether a next flush round is scheduled; every open buffer is then armed.
         on_lent_returned: called when memory lent by a batch was sent.
     """
 
@@ -91,20 +92,22 @@ class OpenBuffers:
         "_times",
         "_unsent",
         "_written_at",
+        "begin_rounds",
         "builders",
         "ends_record",
+        "in_rounds",
         "is_broadcasting",
         "on_lent_returned",
         "partition",
         "pens",
-        "rounds",
         "waits_early",
     )
 
     def __init__(self, partition: ResultPartition, buffer_timeout_s: float | None) -> None:
         self.partition = partition
         self.ends_record = False
-        self.rounds: FlushRounds | None = None
+        self.begin_rounds: Callable[[], int | None] | None = None
+        self.in_rounds = False
         self._written_at = self._next_flush_at = self._pause_s = 0.0
         self.on_lent_returned: Callable[[], None] | None = None
         self._broadcast_slot = len(partition.subpartitions)
@@ -194,7 +197,7 @@ class OpenBuffers:
         if wanted < builder.capacity:
             builder.trim(wanted)
         builder.limit = _NOTHING  # armed by `after_write`
-        builder.stays_armed = self.rounds is not None and self.rounds.is_active and slot != self._broadcast_slot
+        builder.stays_armed = self.in_rounds and slot != self._broadcast_slot
         first.add(consumer)
         return True
 
@@ -335,7 +338,7 @@ class OpenBuffers:
             return
         self._marks[slot] = event
         builder = self.builders[slot]
-        if self.rounds is not None and self.rounds.is_active and not self.is_broadcasting:
+        if self.in_rounds and not self.is_broadcasting:
             return  # it leaves in the next round
         if self._due_at[slot] in self._due:
             return
@@ -380,10 +383,12 @@ class OpenBuffers:
 
     def _on_due(self) -> None:
         """Flushes every slot that is due."""
-        if self.rounds is not None and self.rounds.should_begin:
-            self._due.clear()
-            self.on_flushed(self.rounds.begin())
-            return
+        if self.begin_rounds is not None:
+            flushed = self.begin_rounds()
+            if flushed is not None:
+                self._due.clear()
+                self.on_flushed(flushed)
+                return
         now = self._host.now()
         flushed = 0
         for due in [due for due in self._due if due <= now]:

@@ -9,7 +9,7 @@ closed -> released. `fail` and `release` end it early. Each step is idempotent a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
@@ -24,10 +24,7 @@ from ..waits import WaitMeter
 from .consumers import Consumers
 from .host import PartitionHost, StoredPartition
 from .statistics import ResultPartitionStatistics
-from .subpartition import ResultSubpartition
-
-if TYPE_CHECKING:
-    from .staging import Staging
+from .subpartition import ResultSubpartition, StagedRecords
 
 _DEFAULT: Final = NetworkConfig()
 
@@ -121,7 +118,7 @@ class ResultPartition:
         refusal."""
         self.on_release: Callable[[], None] | None = None
         """Called before the partition is dropped: its writer abandons its open buffers."""
-        self._staging: Staging | None = None
+        self._staging: StagedRecords | None = None
         self.listen: Callable[[], float] | None = None
         """Reads pending frames of the consumers, such as credit, without waiting; returns for how many seconds the
         writer may repeat that before it parks. None: it cannot."""
@@ -213,7 +210,7 @@ class ResultPartition:
         *slots, broadcast = self.counters.slots
         return tuple(slot + broadcast for slot in slots)
 
-    def stage(self, staging: Staging) -> None:
+    def stage(self, staging: StagedRecords) -> None:
         """Stores where its writer stages records; every reader distributes them first."""
         self._staging = staging
         for subpartition in self.subpartitions:

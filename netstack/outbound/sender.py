@@ -280,7 +280,7 @@ class ChannelSender:
         if credit_boost is not None and credit_boost.has_silent:
             credit_boost.collect(batch)
 
-    def enqueue_if_ready(self, channel: SendingChannel) -> None:
+    def _enqueue_if_ready(self, channel: SendingChannel) -> None:
         """Queues a channel if it may send."""
         view = channel.view
         if view is None or self._closed:
@@ -295,7 +295,7 @@ class ChannelSender:
             self._to_announce[channel] = None
             self._on_write_wanted()
 
-    def move_first(self, channel: SendingChannel) -> None:
+    def _move_first(self, channel: SendingChannel) -> None:
         """Moves a queued channel to the front: it has a priority event."""
         self._ready.remove(channel)
         channel.is_first = True
@@ -341,7 +341,9 @@ class ChannelSender:
                 )
             )
             return
-        channel = SendingChannel(self, number, frame.partition_id, frame.subpartition, frame.credit)
+        channel = SendingChannel(
+            number, frame.partition_id, frame.subpartition, frame.credit, self._enqueue_if_ready, self._move_first
+        )
         self._channels[number] = channel
 
         def on_view(view: BufferSource) -> None:
@@ -351,7 +353,7 @@ class ChannelSender:
             if channel.buffer_size:
                 view.set_buffer_size(channel.buffer_size)
             if not channel.is_registered:
-                self.enqueue_if_ready(channel)
+                self._enqueue_if_ready(channel)
 
         def on_failed(error: ChannelFailed) -> None:
             channel.withdraw = None

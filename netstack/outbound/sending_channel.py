@@ -6,13 +6,10 @@ Takes: notifications of its view. Gives: its place in the queue of the `ChannelS
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from ..buffer.buffer import BufferSource
 from ..wire.credit import SendCredit
-
-if TYPE_CHECKING:
-    from .sender import ChannelSender
 
 
 @final
@@ -20,7 +17,8 @@ class SendingChannel:
     """The producer's state of one channel."""
 
     __slots__ = (
-        "_sender",
+        "_enqueue_if_ready",
+        "_move_first",
         "backlog_announcements",
         "buffer_size",
         "buffers",
@@ -39,9 +37,16 @@ class SendingChannel:
     )
 
     def __init__(
-        self, sender: ChannelSender, number: int, partition_id: str, subpartition: int, initial_credit: int
+        self,
+        number: int,
+        partition_id: str,
+        subpartition: int,
+        initial_credit: int,
+        enqueue_if_ready: Callable[[SendingChannel], None],
+        move_first: Callable[[SendingChannel], None],
     ) -> None:
-        self._sender = sender
+        self._enqueue_if_ready = enqueue_if_ready
+        self._move_first = move_first
         self.number = number
         self.partition_id = partition_id
         self.subpartition = subpartition
@@ -65,6 +70,6 @@ class SendingChannel:
     def on_data_available(self) -> None:
         """Queues the channel: its subpartition has data, or failed."""
         if not self.is_registered:
-            self._sender.enqueue_if_ready(self)
+            self._enqueue_if_ready(self)
         elif not self.is_first and self.view is not None and self.view.has_priority:
-            self._sender.move_first(self)
+            self._move_first(self)

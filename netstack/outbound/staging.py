@@ -23,6 +23,7 @@ import numpy as np
 from ..record.framing import PREFIX_BYTES, framed_whole
 from .open_buffers import OpenBuffers
 from .selector import ChannelSelector
+from .subpartition import StagedRecords
 
 FROM_CHANNELS: Final = 16
 """With fewer channels, the open buffers stay in the processor's cache."""
@@ -40,17 +41,16 @@ LONGEST_PAUSE_ROUNDS: Final = 16
 
 
 @final
-class Staging:
+class Staging(StagedRecords):
     """The staged records of one writer.
 
     Attributes:
         records: staged records, in the order of writing.
-        size: bytes of each record; -1 while staging is inactive.
         left: how many more records may be staged.
         pause: records to write without staging before `open` is tried again.
     """
 
-    __slots__ = ("_buffers", "_channels", "_pause_rounds", "_selector", "_taken", "left", "pause", "records", "size")
+    __slots__ = ("_buffers", "_channels", "_pause_rounds", "_selector", "_taken", "left", "pause", "records")
 
     def __init__(self, buffers: OpenBuffers, selector: ChannelSelector) -> None:
         """Starts inactive.
@@ -59,13 +59,13 @@ class Staging:
             buffers: the buffers to fill; no broadcast buffer is open while staging is active.
             selector: a round robin; advanced when the records are distributed.
         """
+        super().__init__()
         self._buffers = buffers
         self._selector = selector
         self._channels = selector.channels
         self._pause_rounds = 1
         self._taken = 0
         self.records: list[bytes] = []
-        self.size = -1
         self.left = 0
         self.pause = self._channels
 

@@ -15,16 +15,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from ..buffer.buffer import Allowance, Buffer, Notify
 from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable
 from ..errors import ErrorCode, LocalProtocolError
 from ..events import Alignment, DataType
 from .statistics import SubpartitionStatistics
-
-if TYPE_CHECKING:
-    from .staging import Staging
 
 LOCAL_CREDIT: Final = 16
 """Credit of a local consumer, which needs none, for comparing loads."""
@@ -41,6 +38,20 @@ _NO_QUEUE: Final[deque[QueueElement]] = deque(maxlen=0)
 
 def _nothing(index: int, checkpoint_id: int, overtaken: bytes) -> None:
     """The default `on_barrier`, of a task without checkpoints."""
+
+
+class StagedRecords:
+    """Records that their writer has not yet distributed to the last buffers (`staging`)."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = -1
+        """Bytes of each record; -1 while staging is inactive."""
+
+    def close(self) -> None:
+        """Distributes the records and deactivates staging."""
+        raise NotImplementedError
 
 
 @final
@@ -92,7 +103,7 @@ class ResultSubpartition:
         """Whether its queue was dropped."""
         self.is_dismissed = False
         """Whether its consumer has said before the end that it needs no more records."""
-        self.staging: Staging | None = None
+        self.staging: StagedRecords | None = None
         """Staged records of the writer that belong into the last buffer; distributed before it is read."""
         self.is_in_rounds = False
         """Whether the writer distributes staged records and flushes in rounds (`flush_rounds`)."""

@@ -98,8 +98,8 @@ class PartitionWriter:
             self._staging = Staging(self.buffers, selector)
             partition.stage(self._staging)
             if buffer_timeout_s is not None:
-                self.buffers.rounds = FlushRounds(self.buffers, self._staging, buffer_timeout_s)
-        self.batches = BatchPlanner(self, format)
+                self.buffers.begin_rounds = FlushRounds(self.buffers, self._staging, buffer_timeout_s).begin
+        self.batches = BatchPlanner(self.buffers, selector, self.fixed_slot, format, self.lend_bytes, self.settle)
         self.format_name = format.name
         self.try_emit = self._emitter(None)
         """`try_emit(record)` writes a record, whole or not at all; returns False when no buffer is available for it.
@@ -120,9 +120,11 @@ class PartitionWriter:
             self._select,
             self.refused,
             self.slot_of_retry,
-            SlowEmitter(self, refuse).emit,
+            SlowEmitter(self.buffers, self.try_emit_slowly, self.refused, refuse, flush_always=self.flush_always).emit,
         )
-        return emit if self._staging is None else StagingEmitter(self, self._staging, emit).emit
+        if self._staging is None:
+            return emit
+        return StagingEmitter(self._staging, self.format, self.can_stage, emit).emit
 
     def can_stage(self) -> bool:
         """Whether no record is incomplete, so that a record could be written at once."""

@@ -55,9 +55,7 @@ class _Run:
 
     @property
     def has_rounds(self) -> bool:
-        rounds = self.stage.writer.buffers.rounds
-        assert rounds is not None
-        return rounds.is_active
+        return self.stage.writer.buffers.in_rounds
 
     def emit(self, count: int, size: int) -> None:
         now = self.stage.host.now()

@@ -15,6 +15,7 @@ from netstack.inbound.channel import TRICKLE_BYTES, RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 
 SIZE = 16
+FIRST_NUMBER = 10
 
 
 def nothing() -> None:
@@ -51,7 +52,7 @@ class Stage:
                 pool=self.pool,
                 network=self.network,
             )
-            channel.attach(self, 10 + index)
+            channel.attach(self, FIRST_NUMBER + index)
             self.gate.add_channel(channel)
         self.channel = self.remote(0)
 
@@ -74,14 +75,14 @@ class Stage:
     def defer_announcement(self, channel: RemoteInputChannel) -> None:
         self.held.append(channel)
 
-    def send_resume(self, channel: RemoteInputChannel) -> None:
-        self.log.append(f"resume {channel.index}")
+    def send_resume(self, number: int) -> None:
+        self.log.append(f"resume {number - FIRST_NUMBER}")
 
-    def request_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        self.log.append(f"size {channel.index} {size_bytes}")
+    def request_buffer_size(self, number: int, size_bytes: int) -> None:
+        self.log.append(f"size {number - FIRST_NUMBER} {size_bytes}")
 
-    def acknowledge(self, channel: RemoteInputChannel) -> None:
-        self.log.append(f"acknowledge {channel.index}")
+    def acknowledge(self, number: int) -> None:
+        self.log.append(f"acknowledge {number - FIRST_NUMBER}")
 
     def remove(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"leave {channel.index}")
