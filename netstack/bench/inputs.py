@@ -249,8 +249,7 @@ def _batches_of(table: pa.Table, batch_records: int) -> list[pa.RecordBatch]:
 
 def _text_table(path: str, kind: str) -> Any:
     arrow = import_arrow()
-    from pyarrow import csv as arrow_csv
-    from pyarrow import json as arrow_json
+    from pyarrow import csv as arrow_csv, json as arrow_json
 
     try:
         if kind == "jsonl":

@@ -22,9 +22,7 @@ from .emulation import emulation_cells
 from .endpoints import prepare
 from .histogram import Histogram
 from .host import host_facts, version
-from .pair import OnProgress as OnProgress
-from .pair import Progress as Progress
-from .pair import Summaries, lead
+from .pair import OnProgress as OnProgress, Progress as Progress, Summaries, lead
 from .peers import load_engine, peer_spec, uses_timeout
 from .processes import PhaseLimits, Workers
 from .spec import RunSpec

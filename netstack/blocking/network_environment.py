@@ -17,8 +17,7 @@ from ..inbound.closing import ClosingContext
 from ..inbound.gate import SingleInputGate
 from ..inbound.statistics import GateStatistics
 from ..outbound.statistics import ResultPartitionStatistics
-from ..runtime import handles
-from ..runtime import network_environment as runtime
+from ..runtime import handles, network_environment as runtime
 from ..runtime.authentication import Secret
 from ..runtime.interrupts import INTERRUPTS
 from ..runtime.parking import ThreadParking

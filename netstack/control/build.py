@@ -10,8 +10,7 @@ import hashlib
 import importlib.util
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from zipfile import BadZipFile
-from zipfile import Path as ZipPath
+from zipfile import BadZipFile, Path as ZipPath
 
 from ..errors import ConfigError
 from ..own_packages import OWN_PACKAGES

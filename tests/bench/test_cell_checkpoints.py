@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from trio_runs import run_virtual
 
 from netstack import ChannelDescriptor, RecordWriter, open_network

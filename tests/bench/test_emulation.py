@@ -4,8 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.bench.emulation import WITHIN, Cell, emulation_cells, emulation_summary
 from netstack.bench.peers.flink import FlinkSpec

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from netstack.bench.cli import main
-from netstack.bench.goals import jobs, sort, sort_peers
-from netstack.bench.goals import measure as measure_module
-from netstack.bench.goals import rows as rows_module
+from netstack.bench.goals import jobs, measure as measure_module, rows as rows_module, sort, sort_peers
 from netstack.bench.goals.command import markdown, row_document
 from netstack.bench.goals.jobs import measure_job, write_words
 from netstack.bench.goals.measure import Rounds

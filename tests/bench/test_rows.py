@@ -8,8 +8,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.bench.inputs import Rows, table_rows
 from netstack.bench.packed import keep, kept, read_packed, write_packed

@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack import ConfigError
 from netstack.schedule.adaptive.cut import DatasetSizes, PairedRow, PlainRow, cut_by_size

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import trio
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from task_functions import Collect
 from tasks import running
 from trio_runs import run_virtual

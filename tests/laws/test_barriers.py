@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from barrier_world import MS, TIMEOUT_MS, Polled, Script, World, scripts_of, verdict
-from hypothesis import event, given
-from hypothesis import strategies as st
+from hypothesis import event, given, strategies as st
 
 from netstack.checkpoint.barrier import (
     AbortReason,

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from trio_runs import run_virtual
 
 from netstack.config import NetworkConfig

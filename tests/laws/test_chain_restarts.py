@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from task_functions import Collect, Seen, SlowNumbers, double, key_of, last_channel, twice
 from tasks import run_to_its_end, running
 from trio_runs import run_virtual

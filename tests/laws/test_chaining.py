@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.schedule.graph.chaining import Chaining
 from netstack.schedule.graph.job_generator import generate_job

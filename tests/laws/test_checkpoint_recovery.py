@@ -6,8 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from record_streams import streams_of
 
 from netstack.checkpoint.recovery import Exchange, TaskPlan, recover, split_records

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from netstack.checkpoint.files import CheckpointFiles
 from netstack.checkpoint.snapshot import Manifest, TaskSnapshot, decode_snapshot, encode_snapshot

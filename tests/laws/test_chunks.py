@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from netstack.errors import ChannelFailed, ConnectionLost
 from netstack.events import CheckpointBarrier, DataType, UserEvent

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from record_streams import split_stream
 from trio_runs import run_virtual
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from test_kept_partitions import NOISE, World
 
 from netstack.buffer.stored import Packaging

@@ -7,8 +7,7 @@ import functools
 import struct
 
 from flink_vectors import CASES, channel_ids, frames_in, load
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from flink_frames import composite
 from flink_vectors import CASES, WRONG_ON_PURPOSE, Vector, channel_ids, frames_in, load, partition_requests
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from segments import allocate_segments
 
 from netstack.buffer.segment import Segment

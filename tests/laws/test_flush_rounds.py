@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 from writer_stage import Refused, Stage
 
 from netstack.events import DataType, UserEvent

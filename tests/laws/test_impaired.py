@@ -10,8 +10,7 @@ from collections import deque
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from trio_runs import run_virtual
 
 from netstack.transport import transport_for

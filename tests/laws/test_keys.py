@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from netstack.checkpoint.recovery import TaskPlan, recover
 from netstack.checkpoint.snapshot import TaskSnapshot, decode_snapshot, encode_snapshot

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.bench.mesh.clocks import HostClock, Reading, latency_correction_ns, latency_uncertainty_ns, translate
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from netstack.bench.mesh.spec import MeshSpec
 from netstack.bench.mesh.verify import Delivery, SinkVerifier, order_of, problems

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from itertools import permutations
 
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from netstack.ids import ResultPartitionType
 from netstack.jobmanager.slots import ClusterSlots

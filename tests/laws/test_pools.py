@@ -7,8 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from netstack.buffer.local_pool import LocalBufferPool
 from netstack.buffer.network_pool import NetworkBufferPool, UnpooledRequest

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from group_views import consumed_partition_group, consumer_vertex_group
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from job_shapes import job_of
 
 from netstack.schedule.graph.job_graph import DistributionPattern

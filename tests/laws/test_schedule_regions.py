@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 from group_views import consumed_partition_group, consumer_vertex_group
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.ids import ResultPartitionType
 from netstack.schedule.failover.release import PartitionRelease

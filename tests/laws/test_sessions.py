@@ -15,8 +15,7 @@ from typing import TypeAlias
 
 import trio
 from cutting import CutLines, cut_lines
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from trio_runs import run_virtual
 
 from netstack.config import NetworkConfig

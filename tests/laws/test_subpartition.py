@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.elements import EventBuffer

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from record_streams import split_stream
 
 from netstack.buffer.elements import BarrierBuffer, EventBuffer

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.documents import MAX_DOCUMENT_DEPTH, unpack_document
 

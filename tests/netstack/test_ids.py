@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.errors import ConfigError
 from netstack.ids import MAX_PARTITION_ID_BYTES, ChannelDescriptor, ResultPartitionType, partition_id

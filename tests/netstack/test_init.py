@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +13,23 @@ import pytest
 
 import netstack
 
-SOURCE = Path(netstack.__file__).read_text()
+LAZY = ["netstack", "netstack.spark", "netstack.bench.spark"]
 
 
-def test_type_checkers_and_the_program_are_told_the_same() -> None:
-    (block,) = (node for node in ast.parse(SOURCE).body if isinstance(node, ast.If))
-    told = {name.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for name in node.names}
-    assert told == netstack._HOME_OF
-    assert sorted(told) == sorted(netstack.__all__)
+@pytest.mark.parametrize("name", LAZY)
+def test_type_checkers_and_the_program_read_the_same_list(name: str) -> None:
+    package = importlib.import_module(name)
+    stub = Path(str(package.__file__)).with_suffix(".pyi").read_text()
+    public = {each.name for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom) for each in node.names}
+    assert {*package.__all__} == public - {"build", "__version__"}
+    for each in package.__all__:
+        assert re.search(rf"\b{each} as {each}\b", stub), "type checkers take only these as public"
+
+
+def test_star_imports_what_is_public() -> None:
+    names: dict[str, object] = {}
+    exec("from netstack import *", names)
+    assert {*netstack.__all__} <= names.keys()
 
 
 def test_everything_is_there() -> None:
@@ -40,7 +50,7 @@ def test_the_data_path_loads_no_jobs_and_no_scheduler() -> None:
     program = """
 import sys, netstack
 loaded = {name for name in sys.modules if name.startswith("netstack.")}
-assert loaded == {"netstack.build", "netstack.compiled", "netstack.version"}, loaded
+assert loaded == {f"netstack.{each}" for each in ("build", "compiled", "lazy_names", "renamed", "version")}, loaded
 assert not {"trio", "numpy"} & set(sys.modules)
 netstack.open_network, netstack.RecordWriter, netstack.RecordReader
 rooms = ("netstack.schedule", "netstack.jobmanager", "netstack.checkpoint")

@@ -7,8 +7,7 @@ import dataclasses
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.safe_text import safe_error, safe_repr, safe_text, type_text
 

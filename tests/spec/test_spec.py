@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from partition_builders import open_builder
 from segments import allocate_segments
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.testing.stream_pairs import pattern_of
 from netstack.transports.shm.ring import (

@@ -16,8 +16,7 @@ from typing import Final
 
 from netstack.units import format_count, format_duration, three_digits
 
-from ..charts.look import distinct
-from ..charts.look import legend as charts_legend
+from ..charts.look import distinct, legend as charts_legend
 from ..charts.page import both_sizes
 from ..charts.plane import Plane, by_category, draw_plane
 from ..charts.svg import Look, Mark, Series, facets_attribute

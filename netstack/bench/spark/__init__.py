@@ -8,22 +8,6 @@ Names are imported when they are first used, because executors import this packa
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from netstack.lazy_names import lazy_names
 
-if TYPE_CHECKING:
-    from .answers import compare, recommend, register_views, regressions
-    from .frames import per_setting
-    from .sweep import run_sweep
-
-__all__ = ["compare", "per_setting", "recommend", "register_views", "regressions", "run_sweep"]
-
-_HOMES: Final = {"per_setting": "frames", "run_sweep": "sweep"} | dict.fromkeys(
-    ("compare", "recommend", "register_views", "regressions"), "answers"
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__)

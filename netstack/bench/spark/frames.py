@@ -141,8 +141,10 @@ def per_setting(nodes: Any) -> Any:
     nodes), `slowest_share` (the slowest node's rate divided by the fastest's), and `p50_us` to `p999_us`. The
     percentiles of a repeat are those of its nodes' merged histograms, as in the table of runs; NULL without samples.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+    from pyspark.sql import (
+        Window,
+        functions as F,  # noqa: N812 - everybody's name for it
+    )
 
     run, keys = ["sweep_id", "run_id", "repeat"], ["sweep_id", "discipline", "netstack_build", *KEYS]
     well = nodes.where("error is null and kind = 'ok'")

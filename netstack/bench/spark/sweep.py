@@ -33,8 +33,7 @@ from netstack.spark.ship import ship
 
 from ..grid import Grid, PlannedRun, with_rows
 from ..store import Row, Store, StoreError, append_whole
-from ..sweep import Progress, succeeded
-from ..sweep import run_sweep as run_grid
+from ..sweep import Progress, run_sweep as run_grid, succeeded
 from .engine import SparkEngine
 from .frames import node_frame, with_sweep
 from .spec import SparkSpec

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import netstack
 from netstack import ChannelDescriptor, KeyGroupSelector, UserEvent, blocking

@@ -8,10 +8,8 @@ import sys
 import click
 import pytest
 
-from netstack.bench.cli import cli as bench
-from netstack.bench.cli import main as bench_main
-from netstack.cli import cli as netstack
-from netstack.cli import main as netstack_main
+from netstack.bench.cli import cli as bench, main as bench_main
+from netstack.cli import cli as netstack, main as netstack_main
 from netstack.cli.suggestions import _MEANT, BENCH_COMMANDS
 from netstack.version import __version__
 

@@ -23,8 +23,10 @@ from page_jobs import cluster
 from rich.console import Console
 from trio.testing import MockClock
 
-from netstack.cli import main
-from netstack.cli import top as _command  # noqa: F401
+from netstack.cli import (
+    main,
+    top as _command,  # noqa: F401
+)
 from netstack.cli.top_jobs import JobManagerHistory
 from netstack.cli.top_view import TaskManagerHistory
 from netstack.config import NetworkConfig

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.control.codec import LINE_CHARACTERS, TEXT_CHARACTERS, Message, check_plain
 from netstack.control.frames import MAX_FRAME_BYTES, pack, unpack

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from trio.testing import MockClock
 from trio_runs import run_virtual, streams
 

@@ -6,8 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.errors import RecordError
 from netstack.record.arrow import ArrowFormat

@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from flink_schemas import plain_values, random_columns
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.bench.peers.flink import jar
 from netstack.errors import ConfigError, RecordError

@@ -9,8 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.errors import ConfigError, RecordError
 from netstack.record.formats import FORMATS, RecordFormat, format_named, rows_as_bytes

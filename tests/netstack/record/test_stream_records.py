@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.errors import RecordError
 from netstack.record.flink import ByteArrayFormat, StreamElementFormat, StreamRecord

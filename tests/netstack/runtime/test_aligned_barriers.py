@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from network_environments import CONFIG, settle, url
 from trio.testing import MockClock
 

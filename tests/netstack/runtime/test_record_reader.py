@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from trio.testing import MockClock
 
 from netstack.buffer.elements import EventBuffer

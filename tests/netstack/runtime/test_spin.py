@@ -7,8 +7,7 @@ from functools import partial
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pump_stage import Stage
 
 from netstack.runtime import readiness

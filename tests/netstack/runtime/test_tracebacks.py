@@ -13,8 +13,7 @@ from typing import Any
 import msgpack
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.errors import ConfigError, DiskFull, OperatorFailed
 from netstack.runtime.causes import root_cause

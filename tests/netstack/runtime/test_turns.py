@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pump_stage import Stage
 
 from netstack.errors import ConnectionLost

@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from netstack.errors import ConfigError, ProducerFailed
 from netstack.keygroups import default_max_parallelism, key_group, operator_index

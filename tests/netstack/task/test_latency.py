@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tasks import SMALL, Run, running
 from trio.testing import MockClock
 

@@ -11,8 +11,7 @@ import pytest
 import trio
 from adopter import Ended, adopt
 from driverworld import task as described
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from taskmanagerworld import EVERYTHING, connections, is_empty, open_job, pair_open, task, taskmanager_open, until
 from trio.testing import MockClock
 from trio_runs import run_virtual

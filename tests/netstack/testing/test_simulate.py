@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tool_modules import load_tool
 
 from netstack.bench import simulate as command

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 from flink_frames import composite, deflate
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from segments import allocate_segments
 
 from netstack.buffer.segment import Segment

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 from flink_frames import composite
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from partition_builders import open_builder
 from segments import allocate_segments
 

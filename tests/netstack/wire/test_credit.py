@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from netstack.inbound.channel_buffers import ReceiveCredit

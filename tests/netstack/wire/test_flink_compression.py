@@ -8,8 +8,7 @@ import sys
 import lzallright
 import pytest
 from flink_frames import deflate
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netstack.errors import ErrorCode, RemoteProtocolError
 from netstack.wire.flink_compression import inflate
