@@ -201,7 +201,9 @@ _SHARED = flags(
         _RUN,
         "--connections",
         COUNT,
-        "Number of connections for the channels, each to its own network environment in the producer's process.",
+        "Number of connections for the channels, each to its own network environment in the producer's process. With"
+        " --hosts: how many slots of a host its subtasks share; between two hosts there are up to its square in each"
+        " direction, if slots are processes.",
     ),
     flag("--batch-records", COUNT, "Records in one array or columnar batch; by default about 1 MiB of them."),
     flag_of(_RUN, "--segment-size", SIZE, "Size of a network buffer."),

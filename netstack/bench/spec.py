@@ -206,14 +206,16 @@ class RunSpec(Settings):
             )
         if self.write == "blocking" and self.input_path is not None:
             raise ConfigError("--write blocking is for generated records; leave --input or it out")
-        if self.connections > 1:
+        if self.connections > 1 and self.ENGINE_KIND != "hosts":
             if self.channels % self.connections:
                 raise ConfigError(
                     f"--connections {self.connections} with --channels {self.channels}: give a multiple, so that each"
                     " connection has the same number"
                 )
             if self.emit == "arrow" or self.input_path is not None or self.ENGINE_KIND != "local":
-                raise ConfigError("--connections is for generated records between two processes; leave it out")
+                raise ConfigError(
+                    "--connections is for --hosts, or for generated records between two processes; leave it out"
+                )
         if self.profile and self.ENGINE_KIND != "local":
             raise ConfigError("--profile profiles two processes on this machine: leave it or the hosts out")
         if self.profile and (self.connections > 1 or "blocking" in (self.read, self.write)):

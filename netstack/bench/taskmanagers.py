@@ -55,10 +55,13 @@ def local_taskmanagers(
     count: int,
     *,
     slots: int,
+    slots_in: str = "loop",
     memory_bytes: int = 256 * MIB,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TaskManagers]:
     """Starts TaskManagers with these slots and this network memory each, and ends them with the block.
+
+    They are one process each, whose CPU time and memory are measured, unless `slots_in` is "processes".
 
     Raises:
         MeasurementFailed: one did not start; its last words are quoted.
@@ -69,8 +72,7 @@ def local_taskmanagers(
             name = f"tm-{number}"
             arguments = (
                 *("taskmanager", "--listen", "tcp://127.0.0.1:0", "--name", name, "--json", "--until-eof"),
-                # In one process each, whose CPU time and memory are measured.
-                *("--slots", str(slots), "--slots-in", "loop", "--memory", str(memory_bytes)),
+                *("--slots", str(slots), "--slots-in", slots_in, "--memory", str(memory_bytes)),
                 *("--allow", "netstack.bench."),
             )
             processes.append(Process(name, "netstack.cli", arguments, environment))

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import trio
 
-from netstack.errors import LocalProtocolError, NetstackError
+from netstack.errors import InsufficientBuffers, LocalProtocolError, NetstackError
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
 from netstack.runtime.authentication import Secret
@@ -31,6 +31,7 @@ from netstack.schedule.execution import JobState
 from netstack.schedule.failover.restart import NO_RESTART
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
+from netstack.units import counted
 
 from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
@@ -280,6 +281,11 @@ class _Conversation:
         for daemon in self._mesh.daemons:  # the user names it by its control port
             text = text.replace(daemon.name, daemon.address)
         text = _TASK.sub(r"\1-\2 on ", text)
+        if InsufficientBuffers.__name__ in text:
+            text += (
+                f"; the subtasks of a host share the memory of {counted(self._spec.connections, 'slot')}:"
+                " --connections raises that, the TaskManager's --memory is shared by its slots"
+            )
         return MeasurementFailed(f"measuring over {len(self._mesh.daemons)} hosts failed: {text}")
 
     def _waiting_for(self) -> str:

@@ -88,6 +88,7 @@ async def relay(task: InvokableTask) -> dict[str, Any]:
     spec = _spec_of(task)
     (partition,) = task.partitions
     gate = await task.open_gate()
+    dialled = _dialled(task)
     selector = BackSelector()
     writer = RecordWriter(partition, selector=selector, buffer_timeout_s=spec.buffer_timeout_s)
     start_ns = int((await _go(task))["start_ns"])
@@ -101,7 +102,7 @@ async def relay(task: InvokableTask) -> dict[str, Any]:
     await writer.finish()
     await writer.wait_consumed()
     task.send({"event": "done"})
-    return {"waits": waits, **_host_facts(task, meter)}
+    return {"waits": waits, **_host_facts(task, meter, dialled)}
 
 
 async def sink(task: InvokableTask) -> dict[str, Any]:
@@ -111,6 +112,7 @@ async def sink(task: InvokableTask) -> dict[str, Any]:
     verifier = SinkVerifier(spec, spec.lanes, matrix.lane_bases(task.subtask))
     hosts = [producer.host for producer in matrix.upstream()]
     gate = await task.open_gate()
+    dialled = _dialled(task)
     go = await _go(task)
     start_ns = int(go["start_ns"])
     for group, began_ns in zip(verifier.groups, go["starts"], strict=True):
@@ -119,7 +121,7 @@ async def sink(task: InvokableTask) -> dict[str, Any]:
     async with reporting_progress(task, meter):
         await take_all(spec, verifier, gate)
     waits = meter.sample()
-    facts = _host_facts(task, meter)
+    facts = _host_facts(task, meter, dialled)
     verifier.finish()
     statistics = gate.statistics()
     task.send({"event": "ended", "records": verifier.received_records})
@@ -222,11 +224,17 @@ async def _go(task: InvokableTask) -> dict[str, Any]:
     return message
 
 
-def _host_facts(task: InvokableTask, meter: Meter) -> dict[str, Any]:
+def _dialled(task: InvokableTask) -> list[str]:
+    """The addresses to which its process has connections; those of gates that have ended are closed."""
+    return [each.address for each in task.environment.statistics().dialled]
+
+
+def _host_facts(task: InvokableTask, meter: Meter, dialled: Sequence[str] = ()) -> dict[str, Any]:
     statistics = task.environment.statistics()
     return {
         "pid": os.getpid(),
         "cpu_s": meter.cpu_s(),
+        "dialled": list(dialled),
         "bytes_sent": statistics.bytes_sent,
         "bytes_received": statistics.bytes_received,
     }

@@ -3,7 +3,8 @@
 Sources, relays and sinks are numbered host by host, in the order of `--hosts`. Every source writes one partition with
 `channels` subpartitions for each sink; sink j reads subpartitions j x channels and following of every source's
 partition, including its own host's. With relays, a relay takes the place of each sink, and returns what it reads on
-channel c of source s on subpartition s x channels + c; sink s reads those of every relay.
+channel c of source s on subpartition s x channels + c; sink s reads those of every relay. The subtasks of a host share
+one slot, and so one connection from each other host; with `connections` they share that many slots.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class Matrix:
         return [sink * channels] * self.spec.sources
 
     def slots(self, host: int) -> int:
-        """Slots of a host: a source, a relay and a sink share one."""
-        return max(self._hosts[host].sources, self._hosts[host].sinks)
+        """Slots of a host: a source, a relay and a sink share one, and all of them if `connections` is 1."""
+        return min(self.spec.connections, max(self._hosts[host].sources, self._hosts[host].sinks))
 
     def graph(self, name: str) -> StreamGraph:
         """The job: invokables, and the channels between them. It never restarts: figures of two attempts would mix."""
@@ -118,7 +119,7 @@ class Matrix:
         taskmanagers_of: dict[str, list[str]] = {}
         for each in self.placements:
             taskmanagers_of.setdefault(each.task, []).append(taskmanagers[each.host])
-        return FixedPlacement(taskmanagers_of)
+        return FixedPlacement(taskmanagers_of, self.spec.connections)
 
     def network(self) -> NetworkConfig:
         """Network settings of the run on every host, with memory for every buffer that any host's subtasks may use.
@@ -144,7 +145,8 @@ class Matrix:
         return plan.maximum + SPARE_SEGMENTS
 
     def _slot(self, each: Placement) -> tuple[int, int]:
-        return each.host, each.subtask - self.on_host(each.host, each.task)[0].subtask
+        number = each.subtask - self.on_host(each.host, each.task)[0].subtask
+        return each.host, number % self.spec.connections
 
     def as_rows(self) -> list[dict[str, Any]]:
         """A row for each host, as JSON values."""

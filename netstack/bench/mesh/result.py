@@ -121,6 +121,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
         "buffers": buffers,
         "credits": sum(each["credits"] for each in sinks) if spec.credit else None,
         "congestion_control": ", ".join(controls) or None,
+        "connections": sum(_connections(outcome, index) for index in range(len(outcome.hosts))),
         "average_buffer_fill": sum(each["buffer_bytes"] for each in sources) / (buffers * spec.segment_size_bytes)
         if buffers
         else None,
@@ -242,6 +243,7 @@ def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
                 "sinks": sum(each.task == SINK for each in here),
                 "records": records,
                 "bytes": round(records * record_bytes),
+                "connections": _connections(outcome, index),
                 "records_per_s": records_per_s,
                 "payload_mb_per_s": records_per_s * record_bytes / 1e6,
                 "cpu_s": _of_host(outcome, index, "cpu_s"),
@@ -252,6 +254,17 @@ def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
             }
         )
     return rows
+
+
+def _connections(outcome: Outcome, host: int) -> int:
+    """How many connections the processes of a host opened to other hosts; each has all channels from one process."""
+    own = set(outcome.hosts[host].facts.get("slot_addresses") or ())
+    dialled = {
+        (outcome.results[each]["pid"], address)
+        for each in outcome.matrix.on_host(host)
+        for address in outcome.results[each]["dialled"]
+    }
+    return sum(address not in own for _, address in dialled)
 
 
 def _pair_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:

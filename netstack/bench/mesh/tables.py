@@ -42,6 +42,9 @@ def print_hosts(result: Mapping[str, Any], out: Console) -> None:
         return
     out.print()
     out.print(_hosts(hosts))
+    if result.get("connections"):
+        opened = counted(result["connections"], "connection")
+        out.print(f"all channels between hosts were on {opened}, both directions together")
     out.print()
     if len(pairs) > _MOST_PAIRS:
         out.print(f"{len(pairs)} pairs of hosts; --json lists them")

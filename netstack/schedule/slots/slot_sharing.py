@@ -69,7 +69,7 @@ class ExecutionSlotSharingGroups:
         """Number of tasks of each group."""
         loads = np.zeros(self.count, np.int32)
         for groups in self.of_vertex:
-            loads[groups] += 1  # no group twice in one vertex
+            np.add.at(loads, groups, 1)  # a group may have several subtasks of a vertex
         return loads
 
     def members(self, group: int) -> tuple[tuple[int, int], ...]:
@@ -275,12 +275,14 @@ class FixedPlacement:
 
     Attributes:
         taskmanagers: by vertex name, the TaskManager of each subtask.
+        slots: the most slots of each TaskManager, which the subtasks of a vertex then share; None: one for each.
     """
 
     taskmanagers: Mapping[str, Sequence[str]]
+    slots: int | None = None
 
     def groups(self, job: JobGraph) -> ExecutionSlotSharingGroups:
-        """The ESSGs: the n-th subtask of each vertex on a TaskManager is in the n-th slot of the job there.
+        """The ESSGs: the n-th subtask of each vertex on a TaskManager is in slot n of the job there, modulo `slots`.
 
         Raises:
             ConfigError: a vertex is not placed, or not once per subtask; the job is dynamic or has several slot sharing
@@ -297,8 +299,9 @@ class FixedPlacement:
             taken: dict[str, int] = {}
             groups = []
             for name in names:
-                taken[name] = taken.get(name, 0) + 1
-                groups.append(numbers.setdefault((name, taken[name]), len(numbers)))
+                slot = taken.get(name, 0)
+                taken[name] = slot + 1
+                groups.append(numbers.setdefault((name, slot % (self.slots or slot + 1)), len(numbers)))
             of_vertex.append(index_array(groups))
         return ExecutionSlotSharingGroups(
             tuple(of_vertex), index_array([0] * len(numbers)), tuple(name for name, _ in numbers)

@@ -227,7 +227,7 @@ def test_a_task_that_fails_is_named_with_its_cause(name: str, monkeypatch: pytes
 def test_a_daemon_without_room_refuses_and_costs_the_others_nothing() -> None:
     async def work(hosts: Hosts) -> None:
         with pytest.raises(RequestRefused, match="slots"):
-            await hosts.run(["1", "9"], records=1)
+            await hosts.run(["1", "9"], records=1, connections=9)
         assert (await hosts.run(["4", "4"], records=10))["delivered"]
         await hosts.check_released()
 

@@ -34,7 +34,9 @@ def test_subtasks_are_numbered_host_by_host() -> None:
         {"address": "b:1", "sources": [], "relays": [], "sinks": [1, 2]},
         {"address": "c:1", "sources": [2], "relays": [], "sinks": [3]},
     ]
-    assert [matrix.slots(host) for host in range(3)] == [2, 2, 1]
+    assert [matrix.slots(host) for host in range(3)] == [1, 1, 1], "one connection between two of them"
+    raised = Matrix(MeshSpec(hosts=("a:1=2/1", "b:1=0/3", "c:1"), connections=2))
+    assert [raised.slots(host) for host in range(3)] == [2, 2, 1]
     assert matrix.on_host(1, "sink") == [Placement("sink", 1, 1), Placement("sink", 2, 1)]
 
 
@@ -72,7 +74,7 @@ def channels_of(descriptor: TaskDeploymentDescriptor) -> list[tuple[str, str, in
 
 @pytest.mark.parametrize("slots_first", [False, True])
 def test_each_subtask_runs_where_it_is_placed(slots_first: bool) -> None:
-    matrix = Matrix(MeshSpec(hosts=("a:1=2/1", "b:1=0/2", "c:1"), channels=3))
+    matrix = Matrix(MeshSpec(hosts=("a:1=2/1", "b:1=0/2", "c:1"), channels=3, connections=2))
     places = {name: found.allocation for name, found in deployed(matrix, slots_first=slots_first).items()}
     assert places == {
         "source-0": "a/0",

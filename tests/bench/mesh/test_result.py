@@ -26,7 +26,13 @@ def outcome_of(spec: MeshSpec, facts: list[dict[str, Any]], clocks: list[HostClo
         """Of the process it ran in: its daemon's, or that of a slot."""
         fact = facts[each.host]
         own = each.subtask % matrix.slots(each.host) if fact.get("slot_addresses") else 0
-        return {"pid": fact["pid"] + 100 * own, "cpu_s": 1.5, "bytes_sent": 8000, "bytes_received": 8000}
+        return {
+            "pid": fact["pid"] + 100 * own,
+            "cpu_s": 1.5,
+            "dialled": ["other", "own"],
+            "bytes_sent": 8000,
+            "bytes_received": 8000,
+        }
 
     expected = Source(8, 1).expected(600)
     for each in matrix.of_task(SOURCE):
@@ -173,7 +179,7 @@ def test_processes_that_share_few_processors_do_not_spin(
 
 
 def test_what_the_processes_of_a_host_used_is_added_up() -> None:
-    spec = MeshSpec(hosts=("a:1=2", "b:1"))
+    spec = MeshSpec(hosts=("a:1=2", "b:1"), connections=2)
     found = [{**each, "slot_addresses": ["tcp://a:1"] * 2} for each in facts("a", "b")]
     document = document_of(outcome_of(spec, found, [clock(0, 0, 10)] * 2, 5000), "hosts")
     assert [row["cpu_s"] for row in document["hosts"]] == [3.0, 1.5]
@@ -200,3 +206,11 @@ def test_who_shares_a_processor_is_warned() -> None:
 )
 def test_runs_between_hosts_do_not_warn_of_loopback(hosts: tuple[str, ...], is_one_machine: bool) -> None:
     assert _is_on_loopback(MeshSpec(hosts=hosts)) is is_one_machine
+
+
+def test_connections_between_hosts_are_counted_once_for_each_process() -> None:
+    spec = MeshSpec(hosts=("a:1=2", "b:1=2"), connections=2)
+    found = [{**each, "slot_addresses": ["own", f"own {each['pid']}"]} for each in facts("a", "b")]
+    document = document_of(outcome_of(spec, found, [clock(0, 0, 10)] * 2, 5000), "hosts")
+    assert [row["connections"] for row in document["hosts"]] == [2, 2], "two processes, each to `other`"
+    assert document["connections"] == 4

@@ -22,6 +22,13 @@ def test_the_nth_of_each_vertex_on_a_taskmanager_share_its_nth_slot() -> None:
     assert groups.loads().tolist() == [1, 2, 1, 1]
 
 
+@pytest.mark.parametrize(("slots", "groups"), [(1, [[0, 1, 0], [1, 1]]), (2, [[0, 1, 2], [1, 3]])])
+def test_subtasks_of_a_vertex_share_slots_if_there_are_fewer(slots: int, groups: list[list[int]]) -> None:
+    made = FixedPlacement({"a": ("x", "y", "x"), "b": ("y", "y")}, slots).groups(JOB)
+    assert [each.tolist() for each in made.of_vertex] == groups
+    assert made.loads().sum() == 5
+
+
 @pytest.mark.parametrize(
     ("job", "places", "said"),
     [
