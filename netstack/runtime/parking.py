@@ -16,6 +16,7 @@ import os
 import select
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from threading import get_ident
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, final
 
@@ -26,7 +27,7 @@ from .interrupts import INTERRUPTS
 from .pump import Pump
 from .spin import Spinner, offer_processor
 from .staying import Stay
-from .thread_visits import Visits
+from .thread_visits import MAIN, Visits
 
 R = TypeVar("R")
 
@@ -218,6 +219,7 @@ class ThreadParking:
         visits = self._visits
         leave = visits.leave
         stay: Stay | None = self.stay
+        is_main = get_ident() == MAIN
         self._has_waited = False
         try:
             visits.enter(self.stay)
@@ -235,11 +237,9 @@ class ThreadParking:
                         visits.leave()
                         yield
                     finally:
-                        while not visits.is_mine:
-                            try:
-                                visits.enter_again()
-                            except BaseException as error:  # of a signal handler, before it was inside
-                                INTERRUPTS.postpone(error)
+                        if is_main:
+                            INTERRUPTS.is_inside = True  # before any call, so that no handler raises until it is true
+                        visits.come_back()
                         self._is_parked = False
                 except _MovedOn as moved_on:
                     coroutine.throw(moved_on)
@@ -281,17 +281,18 @@ class ThreadParking:
         return float("inf") if self._is_kept else self._moves_on_at
 
     def _relax(self) -> None:
+        is_main = get_ident() == MAIN
+        raised = None
         try:
             self._visits.leave()
             offer_processor()
         except BaseException as error:  # of a signal handler
-            INTERRUPTS.postpone(error)  # until the coroutine parks, where `_visit` can keep or cancel it
-        finally:
-            while not self._visits.is_mine:
-                try:
-                    self._visits.enter_again()
-                except BaseException as error:  # of a signal handler, before it was inside
-                    INTERRUPTS.postpone(error)
+            raised = error
+        if is_main:
+            INTERRUPTS.is_inside = True  # before any call, so that no handler raises until it is true
+        self._visits.come_back()
+        if raised is not None:
+            INTERRUPTS.postpone(raised)  # until the coroutine parks, where `_visit` can keep or cancel it
 
     def _block(self, until: float | None, timeout_s: float | None, what: str) -> None:
         """Waits, outside, as a thread: until data has arrived or may have."""

@@ -27,7 +27,7 @@ from ..errors import LocalProtocolError
 from .interrupts import INTERRUPTS
 from .staying import Door, Stay
 
-_MAIN: Final = threading.main_thread().ident
+MAIN: Final = threading.main_thread().ident
 _CLOSED: Final = "the TaskManager is closed; open a new one"
 _FORKED: Final = (
     "this process was forked from the process that runs the TaskManager; open one here (and start processes by"
@@ -92,12 +92,20 @@ class Visits(trio.abc.Instrument):
     def enter_again(self, stay: Stay | None = None) -> None:
         """Enters, for a visitor that was inside and has to complete something; never refused."""
         thread = threading.get_ident()
-        if thread == _MAIN:
+        if thread == MAIN:
             INTERRUPTS.enter()
         if stay is None or not stay.is_resident or not self._claim(stay):
             self._take()
         self._visitor = thread
         self.is_inside = True
+
+    def come_back(self) -> None:
+        """Enters again after `leave`. In the main thread the caller has set `INTERRUPTS.is_inside` before this call."""
+        while not self.is_mine:
+            try:
+                self.enter_again()
+            except BaseException as error:  # of a handler that the program has just set, and so is not deferred yet
+                INTERRUPTS.postpone(error)
 
     def leave(self, stay: Stay | None = None) -> None:
         """Sends what the visit has queued, and releases the lock; with `stay` only when another thread wants it.
@@ -112,7 +120,7 @@ class Visits(trio.abc.Instrument):
 
     def leave_quietly(self, stay: Stay | None = None) -> None:
         """Leaves like `leave`, but sends nothing."""
-        is_main = self._visitor == _MAIN
+        is_main = self._visitor == MAIN
         self._visitor = None
         if stay is None:
             self.is_inside = False
@@ -133,7 +141,7 @@ class Visits(trio.abc.Instrument):
         """Releases a resident visitor's lock, unless another thread has taken it. Called between its calls."""
         if self._claim(stay):
             self._core.release()
-        if stay.thread == _MAIN:
+        if stay.thread == MAIN:
             INTERRUPTS.leave()
 
     @property
