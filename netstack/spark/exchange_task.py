@@ -275,6 +275,8 @@ class Exchanger:
                     blamed_s = self._blame(blamed_s)
             writer.finish()
         except BaseException as error:
+            if _is_of_peer(root_cause(error)):
+                self._stopped.wait(_BLAME_S)  # the reader, if it can, learns why the peer failed
             if self._stopped.is_set():
                 return  # the task has ended and closed the partition
             self._failure = error

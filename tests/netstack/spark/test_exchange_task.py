@@ -40,7 +40,9 @@ class Gathering:
         return all_gather
 
 
-def run(job: ExchangeJob, inputs: Sequence[Iterable[Any]]) -> tuple[list[list[Any]], list[BaseException | None], list]:
+def run(
+    job: ExchangeJob, inputs: Sequence[Iterable[Any]], on_batch: Callable[[int], None] = lambda rank: None
+) -> tuple[list[list[Any]], list[BaseException | None], list]:
     """What every task gave, what it raised, and what all of them told."""
     gathering, told = Gathering(len(inputs)), []
     given_: list[list[Any]] = [[] for _ in inputs]
@@ -49,7 +51,9 @@ def run(job: ExchangeJob, inputs: Sequence[Iterable[Any]]) -> tuple[list[list[An
     def one(rank: int) -> None:
         task = BarrierTask(rank, len(inputs), "127.0.0.1", gathering.of(rank))
         try:
-            given_[rank].extend(Exchanger(job, task, told.extend).run(inputs[rank]))
+            for batch in Exchanger(job, task, told.extend).run(inputs[rank]):
+                given_[rank].append(batch)
+                on_batch(rank)
         except BaseException as error:
             errors[rank] = error
 
@@ -133,11 +137,15 @@ def test_more_partitions_than_tasks_are_refused_by_every_task() -> None:
 
 @pytest.mark.slow
 def test_a_task_that_fails_is_what_all_of_them_say() -> None:
+    connected = threading.Event()  # one that connects later learns only that the task has gone
+
     def broken() -> Iterator[Any]:
-        yield batch_of([("a", 1, None)])
+        yield batch_of([(f"{at}", at, None) for at in range(50)])
+        assert connected.wait(60)
         raise ValueError("row 17 is no number")
 
-    _, errors, _ = run(ExchangeJob(keys=("key",), token=TOKEN), [broken(), [batch_of([("b", 2, None)])]])
+    job = ExchangeJob(keys=("key",), token=TOKEN, buffer_timeout_s=0, batch_bytes=100)
+    _, errors, _ = run(job, [broken(), []], lambda rank: rank == 1 and connected.set())
     assert isinstance(errors[0], ValueError)
     assert isinstance(errors[1], ProducerFailed)
     assert "row 17 is no number" in str(errors[1])
