@@ -1,4 +1,4 @@
-"""`Driver`: the interface to a Spark session, implemented by `classic` (with a JVM) and `connect` (Spark Connect)."""
+"""`Driver`: the interface to a Spark session; `drivers` finds the one of a session."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from ..errors import ConfigError
-
-if TYPE_CHECKING:
-    from .classic import ClassicDriver
 
 OLDEST: Final = (4, 0)
 OLDEST_SOURCE: Final = (4, 2)
@@ -84,34 +81,6 @@ class Driver(Protocol):
         Raises:
             ConfigError: the session has no accumulators.
         """
-
-
-def driver_of(spark: Any) -> Driver:
-    """Returns the driver of a session."""
-    if is_classic(spark):
-        from .classic import ClassicDriver
-
-        return ClassicDriver(spark)
-    from .connect import ConnectDriver
-
-    return ConnectDriver(spark)
-
-
-def classic_driver(spark: Any, what: str) -> ClassicDriver:
-    """Returns the driver of a session with a JVM.
-
-    Args:
-        spark: the session.
-        what: the feature that needs it, for the error text.
-
-    Raises:
-        ConfigError: the session is one of Spark Connect.
-    """
-    from .classic import ClassicDriver
-
-    if not is_classic(spark):
-        raise ConfigError(f"{what} needs a classic session: Spark Connect does not report the end of its tasks")
-    return ClassicDriver(spark)
 
 
 def is_classic(spark: Any) -> bool:

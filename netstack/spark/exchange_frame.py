@@ -36,7 +36,8 @@ from ..runtime.authentication import Secret
 from ..units import counted
 from .boundary import end_stage
 from .columns import PlainColumns
-from .driver import Driver, driver_of
+from .driver import Driver
+from .drivers import driver_of
 from .exchange_statistics import ExchangeStatistics
 from .exchange_task import ExchangeJob, exchange_batches, ignore_statistics
 from .ports import check_ports

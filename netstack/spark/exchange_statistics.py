@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
 from ..inbound.statistics import GateStatistics
-from .driver import driver_of
+from .drivers import driver_of
 
 _FEWEST: Final = 3
 _MUCH: Final = 0.2  # share of the time of all tasks

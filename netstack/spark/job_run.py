@@ -45,7 +45,8 @@ from ..taskmanager.slot_processes import SlotProcesses
 from ..taskmanager.slot_settings import SlotSettings
 from .barrier import BarrierTask
 from .classic import ClassicDriver
-from .driver import check_version, classic_driver
+from .driver import check_version
+from .drivers import classic_driver
 from .exchange_frame import check_session
 from .failures import FailureExplanation, SparkFailed, explain, spark_errors
 from .ship import import_anew, ship, ship_package

@@ -26,7 +26,7 @@ from ..jobmanager.shipping import zip_package
 from ..own_packages import package_folders
 from ..scratch import folder_until_exit
 from . import launcher
-from .driver import driver_of
+from .drivers import driver_of
 from .launcher import INSIDE, PACKAGES, Copy, files_of, sources_digest
 
 _DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal sources give an equal archive

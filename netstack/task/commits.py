@@ -8,16 +8,25 @@ commits of an aborted checkpoint are committed with the next one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, Protocol, final
 
 from ..errors import StateMismatch
 from .keyed_state import plain_copy
 
-if TYPE_CHECKING:
-    from .operators import BoundOperator
-
 AT_THE_END: Final = 0
 """Stands for a checkpoint id in a job without checkpoints, which commits when none of its tasks can run again."""
+
+
+class Methods(Protocol):
+    """The methods of an operator."""
+
+    name: str
+
+    def has(self, method: str) -> bool:
+        """Whether it has a method of this name."""
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Calls a method. Returns None if there is none."""
 
 
 @final
@@ -26,7 +35,7 @@ class Commits:
 
     __slots__ = ("_bound", "_prepared")
 
-    def __init__(self, bound: BoundOperator) -> None:
+    def __init__(self, bound: Methods) -> None:
         self._bound = bound
         self._prepared: list[tuple[int, Any]] = []
 

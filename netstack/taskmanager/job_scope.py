@@ -15,7 +15,7 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 import trio
 
@@ -55,7 +55,7 @@ from .slot_settings import counted_bytes
 from .stacks import stack_row
 from .state_reports import StateReports
 from .task_factory import TaskFactory
-from .tasks import TaskAttempt
+from .tasks import OnMade, TaskAttempt
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
@@ -70,9 +70,6 @@ EARLY_BYTES: Final = 64 << 20
 
 _ENDED_SHOWN: Final = 256
 _NAME_CHARACTERS: Final = 200
-
-OnMade: TypeAlias = Callable[[str, Attempt, RunnableTask], None]
-"""Receives a created task: the id of its job, its attempt, the task."""
 
 
 @final

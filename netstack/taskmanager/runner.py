@@ -20,10 +20,10 @@ from ..scratch import remove_leftovers
 from ..shuffle.files import FOLDER_PREFIX
 from ..transport import Listener, transport_for
 from .config import TaskManagerConfig
-from .job_scope import OnMade
 from .neighbours import Neighbours
 from .service import TaskManager
 from .slot_processes import SlotProcesses
+from .tasks import OnMade
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 

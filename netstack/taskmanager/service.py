@@ -52,7 +52,7 @@ from .config import TaskManagerConfig
 from .datasets import KeptDatasets
 from .details import details_document
 from .environments import Environments
-from .job_scope import JobScope, OnMade
+from .job_scope import JobScope
 from .memory import TaskMemory
 from .registration import Registration
 from .relay import RelayedJob
@@ -61,6 +61,7 @@ from .session import ControlSession, SessionJob, tell_statistics
 from .slot_processes import SlotProcesses
 from .slot_settings import config_of
 from .statistics import job_document, merged, merged_details, merged_documents
+from .tasks import OnMade
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 

@@ -39,11 +39,11 @@ from ..runtime.causes import root_cause
 from ..task.reports import RunnableTask
 from ..transport import ByteStream, transport_for
 from .config import TaskManagerConfig
-from .job_scope import OnMade
 from .memory import short_collections
 from .runner import open_taskmanager
 from .service import TaskManager
 from .slot_settings import HEARTBEAT, HEARTBEAT_S, METRICS_TAKEN, PORT_TAKEN, STACK_SIGNAL, SlotSettings
+from .tasks import OnMade
 
 _TEXT: Final = (
     b"a process that an operator forked (%d) returned to netstack and is ended; end it with os._exit, or start it with"

@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, Protocol, TypeAlias, final
 
 import msgpack
 import trio
 
 from ..checkpoint.snapshot import TaskFile
-from ..control.codec import Attempt, Plain, readable
+from ..control.codec import Attempt, Message, Plain, readable
 from ..control.link import packed
 from ..control.messages import OperatorEvent
 from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
@@ -36,11 +36,9 @@ from ..safe_text import error_text
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from ..task.blame import sigint_raises
-from ..task.reports import RunnableTask, TaskStatistics
+from ..task.reports import RunnableTask, TaskReports, TaskStatistics
 from .stacks import Frame, coroutine_stack
-
-if TYPE_CHECKING:
-    from .job_scope import JobScope
+from .state_reports import StateReports
 
 LOGGER: Final = logging.getLogger("operators")
 """Logs errors of user code that fail no task; `netstack run` shows it like the loggers of user code."""
@@ -57,6 +55,31 @@ WAITING: Final = "waiting"
 CANCELED: Final = "canceled"
 
 
+OnMade: TypeAlias = Callable[[str, Attempt, RunnableTask], None]
+"""Receives a created task: the id of its job, its attempt, the task."""
+
+
+class JobOfTask(Protocol):
+    """The job at this TaskManager, as its tasks use it."""
+
+    job_id: str
+    on_made: OnMade | None
+    """Called with each created task."""
+    reports: StateReports
+
+    def send(self, message: Message) -> None:
+        """Sends a message to the JobManager, after all earlier state reports."""
+
+    def shown_name(self, attempt: Attempt) -> str:
+        """Returns the display name of an attempt."""
+
+    async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: TaskReports) -> RunnableTask:
+        """Creates the task of a descriptor."""
+
+    def take_out_of_progress(self, attempt: Attempt) -> None:
+        """Reports progress without a finished attempt."""
+
+
 @final
 class TaskAttempt:
     """One attempt; implements `TaskReports`.
@@ -66,7 +89,7 @@ class TaskAttempt:
         slot: its slot according to the descriptor.
     """
 
-    def __init__(self, descriptor: TaskDeploymentDescriptor, scope: JobScope) -> None:
+    def __init__(self, descriptor: TaskDeploymentDescriptor, scope: JobOfTask) -> None:
         identity = descriptor.attempt
         self.attempt: Attempt = (identity.vertex, identity.subtask, identity.attempt)
         self.slot = descriptor.allocation

@@ -26,7 +26,7 @@ from typing import Any, Final, final
 
 from netstack.errors import ConfigError
 from netstack.scratch import scratch_folder
-from netstack.spark.driver import classic_driver
+from netstack.spark.drivers import classic_driver
 from netstack.spark.exchange_frame import check_session
 from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import ship

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 from netstack.errors import ConfigError
 from netstack.scratch import folder_until_exit
-from netstack.spark.driver import driver_of
+from netstack.spark.drivers import driver_of
 from netstack.spark.failures import explain_storage, plain_errors, spark_errors
 
 from ..inputs import Rows, column_at, is_file_name, read_rows, table_rows

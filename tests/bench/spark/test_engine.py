@@ -47,7 +47,7 @@ from netstack.bench.spark.workload import frame_of
 from netstack.bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
 from netstack.spark.apart import JobTooSlow
-from netstack.spark.driver import driver_of
+from netstack.spark.drivers import driver_of
 from netstack.spark.exchange_frame import check_session
 from netstack.spark.settings import SparkSettings
 
