@@ -108,6 +108,8 @@ STRUCTS: Final[dict[str, dict[str, str]]] = {
         "bytes": "int64",
         "records_per_s": "float64",
         "payload_mb_per_s": "float64",
+        "local_records_per_s": "float64",
+        "connections": "int64",
         "cpu_s": "float64",
         "clock_offset_us": "float64",
         "clock_uncertainty_us": "float64",

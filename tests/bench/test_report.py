@@ -96,11 +96,16 @@ def test_a_column_that_no_run_has_is_left_out(fake_rows: Rows) -> None:
     assert ">CPU s/GB</th>" in page
 
 
-def test_a_wire_below_the_payload_is_explained(fake_rows: Rows) -> None:
+def test_figures_of_channels_within_a_host_are_told_apart(fake_rows: Rows) -> None:
     rows = fake_rows(Grid(seconds=1.0))
-    assert "which uses no wire" not in build_report(rows, SWEEP)
-    local = [{**row, "wire_mb_per_s": row["payload_mb_per_s"] / 2} for row in rows]
-    assert "which uses no wire" in build_report(local, SWEEP)
+    page = build_report(rows, SWEEP)
+    assert "between hosts" not in page
+    assert ">local " not in page
+    local = {"local_records": 7, "local_records_per_s": 70.0, "local_latency_us_p50": 1.0}
+    page = build_report([{**row, **local} for row in rows], SWEEP)
+    assert "figures of channels between hosts" in page
+    assert ">local records/s</th>" in page
+    assert ">local p50</th>" in page
 
 
 def test_two_samples_are_no_course_of_events(fake_rows: Rows) -> None:

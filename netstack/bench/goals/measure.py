@@ -18,6 +18,7 @@ from netstack.errors import NetstackError
 from netstack.transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 
 from ..mesh.coordinator import run_over_hosts
+from ..mesh.result import of_all_channels
 from ..mesh.spec import MeshSpec
 from ..peers.flink import FlinkSession
 from ..processes import MeasurementFailed
@@ -138,5 +139,5 @@ def _measure_once(each: Measured, build: str, seconds: float, flink: _Flink) -> 
 
 
 def over(spec: RunSpec, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """The same settings as an all-to-all among TaskManagers."""
-    return run_over_hosts(MeshSpec(**{**spec.as_dict(), "hosts": hosts}))
+    """The same settings as an all-to-all among TaskManagers; rates are those of all channels."""
+    return of_all_channels(run_over_hosts(MeshSpec(**{**spec.as_dict(), "hosts": hosts})))

@@ -2,6 +2,8 @@
 
 - Rates are counted where records arrive, between the end of the warm-up and the moment the first source stopped; rates
   of pairs add up to those of hosts, and these to the run's.
+- Rates and latencies of the run and of hosts are those between hosts (`_between_hosts`); `local` ones are apart. Counts
+  and CPU time are of all channels.
 - `latency_us` is one way, by clocks that were compared; `round_trip_latency_us` (with relays) uses one clock. A run has
   one of them.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeAlias, final
 from urllib.parse import urlsplit
 
 from ..busy import busy_warnings
@@ -79,6 +81,9 @@ class _Pair:
     latency: Histogram = field(default_factory=Histogram)
 
 
+_Pairs: TypeAlias = dict[tuple[int, int], _Pair]  # by the indexes of two hosts
+
+
 def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
     """The document of a run in which every task returned; `engine_kind` is what started the daemons."""
     spec = outcome.matrix.spec
@@ -86,11 +91,11 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
     records = sum(pair.records for pair in pairs.values())
     record_bytes = _record_bytes(outcome)
     payload_bytes = round(records * record_bytes)
-    seconds, records_per_s = _window(outcome, pairs, records)
-    latency = Histogram()
-    for pair in pairs.values():
-        latency.merge(pair.latency)
+    seconds = _window(outcome, pairs, records)
+    between = _between_hosts(pairs)
+    records_per_s, latency = _together(between.values())
     wire_bytes = round(sum(_of_host(outcome, index, "bytes_sent") for index in range(len(outcome.hosts))))
+    sent_bytes = _records_between_processes(outcome) * record_bytes
     payload_mb_per_s = records_per_s * record_bytes / 1e6
     wrong = _problems(outcome)
     one_way, there_and_back = (Histogram(), latency) if spec.relay else (latency, Histogram())
@@ -109,12 +114,13 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
         "seconds": seconds,
         "records_per_s": records_per_s,
         "payload_mb_per_s": payload_mb_per_s,
-        "wire_mb_per_s": payload_mb_per_s * wire_bytes / payload_bytes if wire_bytes and payload_bytes else None,
+        "wire_mb_per_s": payload_mb_per_s * wire_bytes / sent_bytes if wire_bytes and sent_bytes else None,
         "latency_us": one_way.summary_us(),
         "round_trip_latency_us": there_and_back.summary_us(),
         "latency_kind": kind if latency.count else None,
         "latency_samples": latency.count,
         "latency_histogram": latency.to_dict() if latency.count else None,
+        "local": _local(outcome, pairs),
         "cpu_s_per_gb": _cpu_s_per_gb(outcome, payload_bytes / 1e9),
         "payload_bytes": payload_bytes,
         "wire_bytes": wire_bytes,
@@ -149,10 +155,15 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
     }
 
 
+def of_all_channels(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the rate of all channels, local ones too: what its processes move."""
+    return {**document, "records_per_s": document["records_per_s"] + document["local"].get("records_per_s", 0.0)}
+
+
 def host_latencies(outcome: Outcome) -> list[Histogram]:
-    """Latencies at each host's sinks, from all sources; one way or, with relays, round trip."""
+    """Latencies at each host's sinks, from other hosts' sources; one way or, with relays, round trip."""
     latencies = [Histogram() for _ in outcome.hosts]
-    for (source, sink), pair in _pairs(outcome).items():
+    for (source, sink), pair in _between_hosts(_pairs(outcome)).items():
         latencies[source if outcome.matrix.spec.relay else sink].merge(pair.latency)
     return latencies
 
@@ -173,8 +184,47 @@ def crowded_hosts(facts: Sequence[Mapping[str, Any]], slots: Sequence[int]) -> s
     }
 
 
-def _pairs(outcome: Outcome) -> dict[tuple[int, int], _Pair]:
-    pairs: dict[tuple[int, int], _Pair] = {}
+def _between_hosts(pairs: _Pairs) -> _Pairs:
+    """The pairs whose rates and latencies are the run's: those of two hosts, or all of a run that has one host only."""
+    return {ends: pair for ends, pair in pairs.items() if ends[0] != ends[1]} or pairs
+
+
+def _local(outcome: Outcome, pairs: _Pairs) -> dict[str, Any]:
+    """The figures of the channels within a host, where the run has others too; else empty."""
+    between = _between_hosts(pairs)
+    within = [pair for ends, pair in pairs.items() if ends not in between]
+    if not within:
+        return {}
+    records_per_s, latency = _together(within)
+    return {
+        "records": sum(pair.records for pair in within),
+        "records_per_s": records_per_s,
+        "payload_mb_per_s": records_per_s * _record_bytes(outcome) / 1e6,
+        "round_trip_latency_us" if outcome.matrix.spec.relay else "latency_us": latency.summary_us(),
+    }
+
+
+def _together(pairs: Iterable[_Pair]) -> tuple[float, Histogram]:
+    records_per_s, latency = 0.0, Histogram()
+    for pair in pairs:
+        records_per_s += pair.records_per_s
+        latency.merge(pair.latency)
+    return records_per_s, latency
+
+
+def _records_between_processes(outcome: Outcome) -> int:
+    """How many records left their process: `wire_bytes` has them, and their answers with relays."""
+    upstream, results = outcome.matrix.upstream(), outcome.results
+    return sum(
+        int(report["records"])
+        for sink in outcome.matrix.of_task(SINK)
+        for producer, report in zip(upstream, results[sink]["deliveries"], strict=True)
+        if results[producer]["pid"] != results[sink]["pid"] or producer.host != sink.host
+    )
+
+
+def _pairs(outcome: Outcome) -> _Pairs:
+    pairs: _Pairs = {}
     spec = outcome.matrix.spec
     clocks = [host.clock for host in outcome.hosts]
     middle_ns = (outcome.start_ns + max(outcome.stopped_ns)) // 2
@@ -193,10 +243,11 @@ def _pairs(outcome: Outcome) -> dict[tuple[int, int], _Pair]:
     return pairs
 
 
-def _window(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair], records: int) -> tuple[float, float]:
+def _window(outcome: Outcome, pairs: _Pairs, records: int) -> float:
+    """The seconds in which rates were counted; completes the pairs' rates if the run had one."""
     rate_per_s = outcome.matrix.spec.rate_per_s
     if rate_per_s is None:
-        return max(pair.seconds for pair in pairs.values()), sum(pair.records_per_s for pair in pairs.values())
+        return max(pair.seconds for pair in _between_hosts(pairs).values())
     last_ns = max(
         each_ns - outcome.hosts[sink.host].clock.before.offset_ns
         for sink in outcome.matrix.of_task(SINK)
@@ -206,7 +257,7 @@ def _window(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair], records: i
     window = paced_window(together, records, outcome.start_ns, max(outcome.stopped_ns), last_ns)
     for pair in pairs.values():
         pair.records_per_s = pair.records / window["seconds"]
-    return window["seconds"], records / window["seconds"]
+    return float(window["seconds"])
 
 
 def _problems(outcome: Outcome) -> list[str]:
@@ -226,14 +277,16 @@ def _problems(outcome: Outcome) -> list[str]:
     return texts
 
 
-def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:
+def _host_rows(outcome: Outcome, pairs: _Pairs) -> Rows:
     rows = []
-    spec, record_bytes = outcome.matrix.spec, _record_bytes(outcome)
+    spec, record_bytes, between = outcome.matrix.spec, _record_bytes(outcome), _between_hosts(pairs)
     for index, (host, name) in enumerate(zip(outcome.hosts, outcome.names, strict=True)):
         here = outcome.matrix.on_host(index)
-        ends = [pair for (source, sink), pair in pairs.items() if index == (source if spec.relay else sink)]
-        records = sum(pair.records for pair in ends)
-        records_per_s = sum(pair.records_per_s for pair in ends)
+        ends = {
+            (source, sink): pair for (source, sink), pair in pairs.items() if index == (source if spec.relay else sink)
+        }
+        records = sum(pair.records for pair in ends.values())
+        records_per_s = sum(pair.records_per_s for at, pair in ends.items() if at in between)
         middle_ns = (host.clock.before.at_ns + (host.clock.after or host.clock.before).at_ns) // 2
         rows.append(
             {
@@ -246,6 +299,7 @@ def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
                 "connections": _connections(outcome, index),
                 "records_per_s": records_per_s,
                 "payload_mb_per_s": records_per_s * record_bytes / 1e6,
+                "local_records_per_s": sum(pair.records_per_s for at, pair in ends.items() if at not in between),
                 "cpu_s": _of_host(outcome, index, "cpu_s"),
                 "clock_offset_us": host.clock.offset_ns(middle_ns) / 1000,
                 "clock_uncertainty_us": host.clock.uncertainty_ns / 1000,
@@ -267,7 +321,7 @@ def _connections(outcome: Outcome, host: int) -> int:
     return sum(address not in own for _, address in dialled)
 
 
-def _pair_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:
+def _pair_rows(outcome: Outcome, pairs: _Pairs) -> Rows:
     spec, names, record_bytes = outcome.matrix.spec, outcome.names, _record_bytes(outcome)
     rows = []
     for (source, sink), pair in sorted(pairs.items()):

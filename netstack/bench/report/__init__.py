@@ -8,7 +8,6 @@ anything. The page is complete without its script, which adds filters, tooltips 
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -128,10 +127,15 @@ def _subtitle(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
     hosts = max((len(row["hosts"]) for row in rows if row.get("hosts")), default=0)
     where = where_on_spark(rows) or (f"on {hosts} hosts" if hosts > 1 else f"on {_host_name(rows)}")
     over = f"{'all to all' if hosts > 1 else 'two processes'} over {transports}" if transports else ""
+    between = "figures of channels between hosts" if _has_local(rows) else ""
     builds = " and ".join(sorted({str(row["host_netstack_build"]) for row in rows if row.get("host_netstack_build")}))
     netstack = " ".join(("netstack", versions, *([f"({builds} build)"] if builds else ()))) if versions else ""
-    parts = [netstack, where, when, f"{len(rows)} runs", over, _workload(rows)]
+    parts = [netstack, where, when, f"{len(rows)} runs", over, between, _workload(rows)]
     return " · ".join(part for part in parts if part)
+
+
+def _has_local(rows: Sequence[Row]) -> bool:
+    return any(row.get("local_records") for row in rows)
 
 
 def _workload(rows: Sequence[Row]) -> str:
@@ -187,9 +191,8 @@ def _curves(analysis: Analysis, filters: Filters) -> str:
 def _every_run(analysis: Analysis, filters: Filters) -> str:
     parts = []
     if analysis.good:
-        is_local = any((r.get("wire_mb_per_s") or math.inf) < (r.get("payload_mb_per_s") or 0.0) for r in analysis.good)
-        wire = " Wire MB/s are below the payload where a sink reads from its own host, which uses no wire."
-        note = f'<p class="note">Click a column header to sort.{wire if is_local else ""}</p>'
+        local = " Figures are of channels between hosts; local ones are of channels within a host."
+        note = f'<p class="note">Click a column header to sort.{local if _has_local(analysis.good) else ""}</p>'
         parts.append(
             f'<section class="card" id="runs"><h2>Every run</h2>{note}{row_tables(analysis, filters)}</section>'
         )

@@ -218,6 +218,8 @@ _COLUMNS: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
     ("sinks", "sinks", lambda count: f"{count:,.0f}"),
     ("records/s", "records_per_s", format_count),
     ("MB/s", "payload_mb_per_s", three_digits),
+    ("local records/s", "local_records_per_s", format_count),
+    ("connections", "connections", lambda count: f"{count:,.0f}"),
     ("CPU s", "cpu_s", three_digits),
     ("clock offset", "clock_offset_us", _offset),
     ("back-pressured", "backpressured_ms_per_s", _share),

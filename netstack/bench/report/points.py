@@ -223,10 +223,13 @@ def row_kind(row: Mapping[str, Any]) -> Kind:
     return run_kind(row.get("settings_rate_per_s"))
 
 
-def row_latency(row: Mapping[str, Any], name: str) -> float | None:
-    """A percentile in microseconds: one way, or the round trip of a run whose records came back."""
-    one_way = row.get(f"latency_us_{name}")
-    return row.get(f"round_trip_latency_us_{name}") if one_way is None else one_way
+def row_latency(row: Mapping[str, Any], name: str, channels: str = "") -> float | None:
+    """A percentile in microseconds: one way, or the round trip of a run whose records came back.
+
+    `channels` is `local_` for the channels within a host, of a run that has others too.
+    """
+    one_way = row.get(f"{channels}latency_us_{name}")
+    return row.get(f"{channels}round_trip_latency_us_{name}") if one_way is None else one_way
 
 
 def timeout_order(timeout_s: float | None) -> float:

@@ -171,6 +171,7 @@ _THROUGHPUT: Final = (
     _number("records/s", "records_per_s", format_count),
     _number("payload MB/s", "payload_mb_per_s", three_digits),
     _number("wire MB/s", "wire_mb_per_s", three_digits),
+    _number("local records/s", "local_records_per_s", format_count),
     _number("CPU s/GB producer", "cpu_s_per_gb_producer", three_digits),
     _number("CPU s/GB consumer", "cpu_s_per_gb_consumer", three_digits),
     _number("CPU s/GB", "cpu_s_per_gb_total", three_digits),
@@ -187,9 +188,12 @@ _CHECKPOINTS: Final = (
         "persisted in flight", "checkpoints_channel_state_bytes_p50", lambda size: format_size(round(size), space=" ")
     ),
 )
-_LATENCY: Final = tuple(
-    _number(head, partial(row_latency, name=name), micro)
-    for name, head in (*PERCENTILES, ("p9999", "p99.99"), ("max", "max"))
+_LATENCY: Final = (
+    *(
+        _number(head, partial(row_latency, name=name), micro)
+        for name, head in (*PERCENTILES, ("p9999", "p99.99"), ("max", "max"))
+    ),
+    _number("local p50", partial(row_latency, name="p50", channels="local_"), micro),
 )
 _LAST: Final = (_number("records", "records", lambda count: f"{count:,.0f}"),)
 

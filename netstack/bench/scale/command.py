@@ -20,6 +20,7 @@ from .. import console
 from ..experiment import with_facts
 from ..flags import flag, flag_of, flags, json_flag, list_flag
 from ..mesh.coordinator import run_over_hosts
+from ..mesh.result import of_all_channels
 from ..mesh.spec import MeshSpec
 from ..runner import run_once
 from ..spec import Emit, RunSpec, Settings, refuse_below
@@ -115,7 +116,7 @@ def _all_to_all(spec: ScaleSpec, emit: Emit, *, taskmanagers: int, parallelism: 
     with local_taskmanagers(taskmanagers, slots=2 * parallelism, memory_bytes=64 * MIB) as running:
         hosts = running.hosts(parallelism)
         before, began = running.used(), time.monotonic()
-        result = run_over_hosts(MeshSpec(emit=emit, seconds=spec.seconds, hosts=hosts))
+        result = of_all_channels(run_over_hosts(MeshSpec(emit=emit, seconds=spec.seconds, hosts=hosts)))
         used = running.used()
         elapsed_s = time.monotonic() - began
     row = _row(result, used.cpu_s - before.cpu_s, {"each": used.memory_bytes // taskmanagers})

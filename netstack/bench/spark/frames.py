@@ -83,6 +83,7 @@ NODE_SCHEMA: Final = ", ".join(
         "seconds double",
         "records_per_s double",
         "payload_mb_per_s double",
+        "local_records_per_s double",
         "cpu_s double",
         "clock_offset_us double",
         "clock_uncertainty_us double",

@@ -35,11 +35,13 @@ NODES: Final = "node_runs"
 TIMELINE: Final = "timeline"
 AGGREGATES: Final = "aggregates"
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """The version of all tables; rows of version 1 have no such column.
 
 2. `node_runs.latency_max_us`, `runs.round_trip_latency_us_*`; percentiles of `aggregates` are medians of the runs'.
 3. `runs.settings_one_way`.
+4. Rates and latencies of runs, `hosts` and nodes are those between nodes (of all channels before); `connections` and
+   `local_*` are new.
 """
 
 _SPARK_COLUMNS: Final = {
@@ -56,7 +58,15 @@ _SPARK_COLUMNS: Final = {
     "spark_hosts": "int",
     "spark_session_s": "double",
     "spark_scheduling_s": "double",
-    **{f"round_trip_latency_us_{name}": "double" for name in (*PERCENTILES, "max")},
+    "connections": "int",
+    "local_records": "bigint",
+    "local_records_per_s": "double",
+    "local_payload_mb_per_s": "double",
+    **{
+        f"{of}_us_{name}": "double"
+        for of in ("round_trip_latency", "local_latency", "local_round_trip_latency")
+        for name in (*PERCENTILES, "max")
+    },
 }
 """Columns of `runs` that some engines do not have."""
 

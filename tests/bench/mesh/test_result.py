@@ -6,8 +6,16 @@ import pytest
 
 from netstack.bench.histogram import Histogram
 from netstack.bench.mesh.clocks import HostClock, Reading
-from netstack.bench.mesh.matrix import SINK, SOURCE, Matrix, Placement
-from netstack.bench.mesh.result import Host, Outcome, _is_on_loopback, crowded_hosts, document_of
+from netstack.bench.mesh.matrix import RELAY, SINK, SOURCE, Matrix, Placement
+from netstack.bench.mesh.result import (
+    Host,
+    Outcome,
+    _is_on_loopback,
+    crowded_hosts,
+    document_of,
+    host_latencies,
+    of_all_channels,
+)
 from netstack.bench.mesh.spec import MeshSpec
 from netstack.bench.mesh.timeline import Timeline
 from netstack.bench.mesh.verify import Delivery
@@ -39,6 +47,8 @@ def outcome_of(spec: MeshSpec, facts: list[dict[str, Any]], clocks: list[HostClo
         waits = {"t_s": 3.0, "soft_s": 0.6, "hard_s": 0.3}
         sent = {"records": 600, "expected": expected, "buffers": 3, "buffer_bytes": 7200}
         results[each] = {"waits": waits, "congestion_control": "cubic", **sent, **common(each)}
+    for each in matrix.of_task(RELAY):
+        results[each] = {"waits": {"t_s": 3.0, "idle_s": 0.0}, **common(each)}
     for each in matrix.of_task(SINK):
         latency = Histogram()
         latency.record(latency_ns)
@@ -96,9 +106,12 @@ def test_rates_of_pairs_add_up() -> None:
     assert document["delivered"], document["warnings"]
     assert document["warnings"] == []
     assert document["records"] == 1800
-    assert document["records_per_s"] == 600.0
+    assert document["records_per_s"] == 300.0, "those between hosts"
+    assert document["local"]["records_per_s"] == 300.0
+    assert of_all_channels(document)["records_per_s"] == 600.0
     assert document["seconds"] == 2.0
-    assert [row["records_per_s"] for row in document["hosts"]] == [300.0, 300.0]
+    assert [row["records_per_s"] for row in document["hosts"]] == [100.0, 200.0]
+    assert [row["local_records_per_s"] for row in document["hosts"]] == [200.0, 100.0]
     assert {(row["source_host"], row["sink_host"]): row["records_per_s"] for row in document["pairs"]} == {
         ("a", "a"): 200.0,
         ("a", "b"): 200.0,
@@ -141,7 +154,7 @@ def test_one_way_latency_is_corrected_for_drift_and_has_an_uncertainty() -> None
     assert pairs["a", "a"]["latency_uncertainty_us"] == 0.0
     assert document["clock"][1]["offset_after_us"] == 400.0
     assert any("the clock of b moved by 400 us" in text for text in document["warnings"])
-    assert document["records_per_s"] == 400.0, "all of a paced run counts"
+    assert document["records_per_s"] == document["local"]["records_per_s"] == 200.0, "all of a paced run counts"
 
 
 def test_what_is_missing_is_a_problem() -> None:
@@ -214,3 +227,52 @@ def test_connections_between_hosts_are_counted_once_for_each_process() -> None:
     document = document_of(outcome_of(spec, found, [clock(0, 0, 10)] * 2, 5000), "hosts")
     assert [row["connections"] for row in document["hosts"]] == [2, 2], "two processes, each to `other`"
     assert document["connections"] == 4
+
+
+@pytest.mark.parametrize("settings", [{}, {"rate_per_s": 200.0}, {"relay": True}, {"rate_per_s": 200.0, "relay": True}])
+@pytest.mark.parametrize("hosts", [("a:1", "b:1"), ("a:1=2", "b:1=2", "c:1=2"), ("a:1=1/1", "b:1=0/1", "c:1=3/0")])
+def test_rates_and_latencies_are_those_of_channels_between_hosts(
+    hosts: tuple[str, ...], settings: dict[str, Any]
+) -> None:
+    if "relay" in settings and any("/" in host for host in hosts):
+        pytest.skip("records return to a sink beside their source")
+    spec = MeshSpec(hosts=hosts, **settings)
+    names = [host[0] for host in hosts]
+    outcome = outcome_of(spec, facts(*names), [clock(0, 0, 10)] * len(hosts), 5000)
+    mark_local(outcome, 1_000)
+    document = document_of(outcome, "hosts")
+    kind = "round_trip_latency_us" if spec.relay else "latency_us"
+    remote = [pair for pair in document["pairs"] if not pair["is_local"]]
+    local = [pair for pair in document["pairs"] if pair["is_local"]]
+    assert document["records"] == sum(pair["records"] for pair in document["pairs"])
+    assert document["records_per_s"] == pytest.approx(sum(pair["records_per_s"] for pair in remote))
+    assert document["payload_mb_per_s"] == pytest.approx(sum(pair["payload_mb_per_s"] for pair in remote))
+    assert sum(host["records_per_s"] for host in document["hosts"]) == pytest.approx(document["records_per_s"])
+    assert document[kind]["p50"] == document[kind]["max"] == pytest.approx(5, rel=0.01)
+    assert document["latency_samples"] == sum(each.count for each in host_latencies(outcome))
+    assert document["local"]["records"] == sum(pair["records"] for pair in local)
+    assert document["local"]["records_per_s"] == pytest.approx(sum(pair["records_per_s"] for pair in local))
+    assert document["local"][kind]["p50"] == document["local"][kind]["max"] == pytest.approx(1, rel=0.01)
+    sent = sum(pair["records"] for pair in remote) * 8
+    assert document["wire_mb_per_s"] == pytest.approx(document["payload_mb_per_s"] * document["wire_bytes"] / sent)
+
+
+@pytest.mark.parametrize("hosts", [("a:1=2",), ("a:1=1/0", "b:1=0/1")])
+def test_where_all_channels_are_alike_none_is_apart(hosts: tuple[str, ...]) -> None:
+    spec = MeshSpec(hosts=hosts)
+    document = document_of(
+        outcome_of(spec, facts("a", "b")[: len(hosts)], [clock(0, 0, 10)] * len(hosts), 5000), "hosts"
+    )
+    assert document["local"] == {}
+    assert document["records_per_s"] == sum(pair["records_per_s"] for pair in document["pairs"]) > 0
+    assert document["latency_us"]["p50"] == pytest.approx(5, rel=0.01)
+
+
+def mark_local(outcome: Outcome, latency_ns: int) -> None:
+    """Makes the latency of records within a host another one."""
+    latency = Histogram()
+    latency.record(latency_ns)
+    for sink in outcome.matrix.of_task(SINK):
+        for pair in outcome.results[sink]["pairs"]:
+            if pair["host"] == sink.host:
+                pair["latency"] = latency.to_dict()
