@@ -35,7 +35,7 @@ from typing import Any, Final
 MODULES: Final = (
     "keygroups",
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
-    *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
+    *("buffer.pools", "buffer.stored"),
     *("record.framing", "record.rows", "record.runs", "record.deserializer"),
     *(
         "outbound.open_buffers",

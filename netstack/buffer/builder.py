@@ -23,7 +23,7 @@ from ..events import DataType
 from ..record.cells import Pen
 from ..record.framing import PREFIX_BYTES
 from .buffer import Buffer
-from .local_pool import LocalBufferPool
+from .pools import LocalBufferPool
 from .segment import Segment
 
 _DATA: Final = DataType.DATA  # looking up an enum's attribute takes 50 ns

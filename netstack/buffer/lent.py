@@ -11,7 +11,7 @@ from typing import Final, final
 
 from ..events import DataType
 from .buffer import Buffer
-from .local_pool import LocalBufferPool
+from .pools import LocalBufferPool
 from .segment import Segment
 
 _DATA: Final = DataType.DATA

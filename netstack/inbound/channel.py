@@ -10,8 +10,7 @@ from collections import deque
 from typing import Final, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.local_pool import LocalBufferPool
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, RemoteProtocolError
 from ..events import Alignment, CheckpointBarrier, DataType

@@ -18,8 +18,7 @@ from collections import deque
 from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.local_pool import BufferListener, LocalBufferPool
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import BufferListener, LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
 from ..wire.credit import MAX_CREDIT
 

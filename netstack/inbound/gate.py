@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.local_pool import LocalBufferPool
+from ..buffer.pools import LocalBufferPool
 from ..config import NetworkConfig
 from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, EndOfData, decode_event

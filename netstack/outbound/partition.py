@@ -14,7 +14,7 @@ from typing import Final, final
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
 from ..buffer.elements import BarrierBuffer, EventBuffer
-from ..buffer.local_pool import LocalBufferPool
+from ..buffer.pools import LocalBufferPool
 from ..buffer.stored import Packaging
 from ..config import NetworkConfig
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, PoolDestroyed

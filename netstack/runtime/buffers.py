@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import trio
 
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import NetworkBufferPool
 from ..buffer.segment import Segment
 from ..errors import InsufficientBuffers, PoolDestroyed
 from ..wakeup import Signal

@@ -16,7 +16,7 @@ from typing import Final, final
 
 import trio
 
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import NetworkBufferPool
 from ..config import NetworkConfig
 from ..errors import AuthenticationFailed, ConnectionLost, RemoteProtocolError
 from ..limited_log import LimitedLog

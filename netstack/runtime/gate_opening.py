@@ -14,7 +14,7 @@ from typing import Final, final
 
 import trio
 
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import NetworkBufferPool
 from ..buffer.requirements import gate_buffers
 from ..config import NetworkConfig
 from ..errors import ChannelFailed, ConfigError, NetstackError, ProducerUnreachable

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import NetworkBufferPool
 from ..config import NetworkConfig
 from ..errors import NetstackError, ShuffleStorageError
 from ..ids import PartitionId

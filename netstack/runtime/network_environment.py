@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import NetworkBufferPool
 from ..buffer.requirements import partition_buffers
 from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..config import NATIVE_DIALECT, NetworkConfig

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from ..buffer.local_pool import LocalBufferPool
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import LocalBufferPool, NetworkBufferPool
 from ..buffer.requirements import sort_buffers
 from ..buffer.segment import Segment
 from ..config import NetworkConfig

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from ..buffer.buffer import Buffer, Notify
-from ..buffer.local_pool import LocalBufferPool
+from ..buffer.pools import LocalBufferPool
 from ..buffer.stored import Packaging
 from ..errors import ChannelFailed, DiskFull, ErrorCode, NetstackError
 from ..ids import ResultPartitionType

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from ..buffer.local_pool import LocalBufferPool
+from ..buffer.pools import LocalBufferPool
 from ..errors import NetstackError, PoolDestroyed, RecordError
 from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition

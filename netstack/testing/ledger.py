@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.local_pool import LocalBufferPool
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import LocalBufferPool, NetworkBufferPool
 from ..events import DataType
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate

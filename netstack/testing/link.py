@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import final
 
 from ..buffer.buffer import Buffer
-from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.pools import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS, partition_buffers
 from ..buffer.segment import Segment
 from ..config import NetworkConfig

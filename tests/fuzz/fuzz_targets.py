@@ -15,7 +15,7 @@ from collections.abc import Callable
 import fuzz_documents
 import lz4.frame
 
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.checkpoint.snapshot import VERSION, decode_manifest, decode_snapshot
 from netstack.config import NetworkConfig
 from netstack.control.frames import unpack

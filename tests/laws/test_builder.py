@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.builder import BufferBuilder, BufferConsumer
 from netstack.buffer.lent import LentBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.record.framing import PREFIX_BYTES, frame
 
 SIZE = 24

@@ -18,7 +18,7 @@ from record_streams import split_stream
 from trio_runs import run_virtual
 
 from netstack.buffer.buffer import Buffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.errors import RecordError
 from netstack.events import DataType
 from netstack.ids import PartitionId, ResultPartitionType

@@ -9,7 +9,7 @@ import struct
 from flink_vectors import CASES, channel_ids, frames_in, load
 from hypothesis import example, given, strategies as st
 
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.config import NetworkConfig
 from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError

@@ -19,8 +19,7 @@ from hypothesis import example, given, strategies as st
 from record_streams import split_stream
 
 from netstack.buffer.buffer import Buffer
-from netstack.buffer.local_pool import LocalBufferPool
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.buffer.stored import Packaging, StoredBuffer, decompress
 from netstack.config import FLINK_DIALECT, NetworkConfig
 from netstack.errors import ChannelFailed, ErrorCode, NetstackError

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from netstack.buffer.local_pool import LocalBufferPool
-from netstack.buffer.network_pool import NetworkBufferPool, UnpooledRequest
+from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool, UnpooledRequest
 from netstack.buffer.segment import Segment
 from netstack.errors import InsufficientBuffers
 

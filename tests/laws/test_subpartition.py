@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.elements import EventBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.events import DataType
 from netstack.outbound.subpartition import ResultSubpartition
 

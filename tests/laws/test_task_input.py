@@ -15,7 +15,7 @@ from record_streams import split_stream
 
 from netstack.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.buffer.lent import LentBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.config import NetworkConfig
 from netstack.events import (

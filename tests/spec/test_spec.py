@@ -22,7 +22,7 @@ from segments import allocate_segments
 
 from netstack import events as in_band
 from netstack.buffer.buffer import BufferSource, Notify
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compress, part_crc32
 from netstack.errors import ChannelFailed, ErrorCode, RemoteProtocolError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from ...buffer.local_pool import LocalBufferPool
+from ...buffer.pools import LocalBufferPool
 from ...jobmanager.checkpoints import JobCheckpoints
 from ...jobmanager.task_reports import TaskReports
 from ...outbound import subpartition

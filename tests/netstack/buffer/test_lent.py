@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netstack.buffer.lent import LentBuffer
-from netstack.buffer.local_pool import LocalBufferPool
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
 
 SIZE = 16
 

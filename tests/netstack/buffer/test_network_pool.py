@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.buffer.local_pool import LocalBufferPool
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.errors import ConfigError, InsufficientBuffers, LocalProtocolError, PoolDestroyed
 

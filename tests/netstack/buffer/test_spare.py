@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.requirements import gate_buffers, partition_buffers
 from netstack.buffer.segment import Segment
 from netstack.config import NetworkConfig

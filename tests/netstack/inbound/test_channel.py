@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netstack.buffer.buffer import Buffer
-from netstack.buffer.local_pool import LocalBufferPool
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, ProducerFailed, RemoteProtocolError
 from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, UserEvent, encode_event

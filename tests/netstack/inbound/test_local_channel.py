@@ -8,7 +8,7 @@ import pytest
 
 from netstack.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.buffer.lent import LentBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.errors import ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, encode_event
 from netstack.ids import ChannelDescriptor

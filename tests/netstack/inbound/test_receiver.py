@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.errors import (
     ChannelFailed,
     ConnectionLost,

@@ -9,7 +9,7 @@ import pytest
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.elements import EventBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.events import CheckpointBarrier, DataType, Event, UserEvent, data_type_of, encode_event
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel

@@ -20,7 +20,7 @@ from netstack import (
     RecordWriter,
     open_network,
 )
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.errors import ConnectionLost
 from netstack.events import DataType, encode_event
 from netstack.inbound.channel import RemoteInputChannel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.elements import EventBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.events import (
     Alignment,
     CheckpointBarrier,

@@ -8,7 +8,7 @@ import pytest
 from partition_builders import open_builder
 
 from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
 from netstack.events import DataType, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType

@@ -12,7 +12,7 @@ from netstack.buffer.buffer import BufferSource, Notify
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.stored import Packaging
 from netstack.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
 from netstack.events import CheckpointBarrier, DataType, EndOfData, Event, UserEvent, data_type_of, encode_event

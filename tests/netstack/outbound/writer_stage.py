@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.config import NetworkConfig
 from netstack.events import DataType
 from netstack.ids import PartitionId, ResultPartitionType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.runtime.memory_watch import MemoryWatch
 
 

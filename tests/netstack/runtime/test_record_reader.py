@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, LocalProtocolError, RecordError
 from netstack.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event

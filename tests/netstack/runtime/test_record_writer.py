@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.deadlines import Deadlines
 from netstack.errors import ConfigError, ConsumerLost, LocalProtocolError, PoolDestroyed, RecordError
 from netstack.events import DataType, EndOfData, UserEvent, decode_event

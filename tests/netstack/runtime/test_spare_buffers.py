@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_network
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.inbound.gate import REVIEW_BUFFERS, SingleInputGate, SpareBuffers
 
 SEGMENT = 256

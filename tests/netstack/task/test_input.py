@@ -10,7 +10,7 @@ import pytest
 
 from netstack.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.buffer.lent import LentBuffer
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.config import NetworkConfig
 from netstack.errors import LocalProtocolError, RecordError, StateMismatch

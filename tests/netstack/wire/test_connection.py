@@ -12,7 +12,7 @@ from partition_builders import open_builder
 from segments import allocate_segments
 
 from netstack.buffer.buffer import Buffer, BufferSource, Notify
-from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.buffer.stored import Packaging
 from netstack.errors import ChannelFailed, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
