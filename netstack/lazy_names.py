@@ -19,7 +19,13 @@ def homes(package: str) -> Mapping[str, str]:
     """The modules of a package's public names, as its stub imports them."""
     stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi")
     imports = (each for each in ast.parse(stub.read_text("utf-8")).body if isinstance(each, ast.ImportFrom))
-    return {name.name: each.module for each in imports if each.module for name in each.names if name.name[0] != "_"}
+    return {
+        name.name: each.module
+        for each in imports
+        if each.level and each.module
+        for name in each.names
+        if name.name[0] != "_"
+    }
 
 
 def lazy_names(package: str, before: Callable[[str], object] = lambda module: None) -> Callable[[str], Any]:
