@@ -1,6 +1,6 @@
 """Kept datasets: persistent partitions of ended jobs that later jobs read.
 
-Takes: datasets of ended jobs (`JobDatasets`), registrations and losses of TaskManagers, requests of users. Gives:
+Takes: datasets of ended jobs (`job_datasets`), registrations and losses of TaskManagers, requests of users. Gives:
 locations for jobs that read them, documents for people, keep and drop commands for TaskManagers.
 
 Rules:
@@ -13,26 +13,20 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
-from ..control.messages import DropDataset, KeepDataset
+from ..control.messages import DropDataset
 from ..errors import ConfigError, NetstackError
 from ..runtime.threads import InThread
 from ..safe_text import safe_repr
-from ..schedule import events
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.graph.stream_graph import KEPT_DATASET
-from ..schedule.scheduler import Scheduler
 from ..units import format_size
-from .driver import JobDriver
 from .store import JobStore
 from .taskmanagers import ConnectedTaskManager, TaskManagers
-
-if TYPE_CHECKING:
-    from .job_tasks import Cluster
 
 
 @final
@@ -256,62 +250,3 @@ def readers_of(document: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         if isinstance(operator, dict) and operator.get("function") == KEPT_DATASET:
             operator.setdefault("parameters", {})
             yield operator
-
-
-@final
-class JobDatasets:
-    """The datasets that one job keeps.
-
-    Args:
-        cluster: the JobManager's interface for jobs.
-    """
-
-    def __init__(self, job_id: str, name: str, scheduler: Scheduler, driver: JobDriver, cluster: Cluster) -> None:
-        self._job_id = job_id
-        self._name = name
-        self._scheduler = scheduler
-        self._driver = driver
-        self._cluster = cluster
-        self._has_some = any(dataset.type.is_persistent for dataset in scheduler.topology.job.datasets)
-        self._written: dict[int, int] = {}
-
-    def finished(self, event: events.TasksReported) -> None:
-        """Records how much finished tasks wrote."""
-        if self._has_some:
-            self._written.update({partition: int(sizes.sum()) for partition, sizes in event.produced_bytes.items()})
-
-    async def leave(self) -> list[str]:
-        """Keeps the datasets of a finished job, before TaskManagers close it.
-
-        Returns:
-            One sentence for each dataset: whether it is kept.
-        """
-        texts = []
-        for number, places in self._scheduler.persistent().items():
-            topology = self._scheduler.topology
-            name = topology.job.datasets[number].name
-            if len(places) < len(topology.partitions_of(number)):
-                texts.append(f"dataset {name!r} is not kept: a TaskManager that stored a part of it was lost")
-                continue
-            (edge, *_) = topology.edges_of(number)
-            format, partitions = topology.job.edges[edge].format, tuple(self._partitions(number))
-            dataset = DatasetRecord(name, self._job_id, self._name, time.time(), format, partitions)
-            names: dict[str, list[str]] = {}
-            for (_, _, location), partition in zip(places, partitions, strict=True):
-                names.setdefault(location.name, []).append(partition.name)
-            for taskmanager, mine in names.items():
-                self._cluster.send(taskmanager, KeepDataset(self._job_id, dataset.key, tuple(mine)))
-            try:
-                await self._cluster.keep_dataset(dataset)
-            except NetstackError as error:
-                texts.append(str(error))
-            else:
-                texts.append(f"dataset {name!r} is kept: {len(partitions)} partitions, {dataset.bytes} bytes")
-        return texts
-
-    def _partitions(self, number: int) -> Iterator[KeptPartition]:
-        counts = self._scheduler.topology.subpartition_counts(number).tolist()
-        places = self._scheduler.persistent()[number]
-        for count, (partition, attempt, location) in zip(counts, places, strict=True):
-            name = self._driver.partition_name(partition, attempt)
-            yield KeptPartition(name, location.address, count, self._written.get(partition, 0))

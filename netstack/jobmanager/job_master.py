@@ -32,10 +32,11 @@ from ..schedule.execution import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..units import counted
 from .checkpoints import CheckpointReport, JobCheckpoints
-from .datasets import JobDatasets
 from .driver import JobDriver
+from .job_datasets import JobDatasets
 from .job_inbox import PATIENCE_S, HeldFailures, JobInbox
-from .job_tasks import Cluster, JobCoordinator, JobTasks, TaskCommands, TaskSender
+from .job_services import JobCoordinator, JobServices
+from .job_tasks import JobTasks, TaskCommands, TaskSender
 from .journal import JobJournal
 from .slots import slots_needed
 from .task_reports import TaskReports
@@ -60,7 +61,7 @@ class JobMaster:
         job_id: str,
         name: str,
         scheduler: Scheduler,
-        cluster: Cluster,
+        cluster: JobServices,
         *,
         make_coordinator: Callable[[Iterable[JobTask], int], CheckpointCoordinator] | None = None,
         storage: CheckpointStorage | None = None,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, Final, final
 
 import trio
 
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import ConfigError
+from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import CODE_KEY
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.failover.restart import restart_strategy
@@ -25,11 +27,9 @@ from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.slots.slot_sharing import FixedPlacement
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
 from .job_master import JobMaster
-from .job_tasks import JobCoordinator
+from .job_services import JobCoordinator
+from .parts import Parts
 from .store import StoredJob
-
-if TYPE_CHECKING:
-    from .service import JobManager
 
 
 @final
@@ -87,7 +87,7 @@ class JobRecord:
 
 def read_job(
     stored: StoredJob,
-    manager: JobManager,
+    parts: Parts,
     placement: FixedPlacement | None = None,
     coordinator: JobCoordinator | None = None,
 ) -> JobRecord:
@@ -98,7 +98,7 @@ def read_job(
     folder = None
     takes_checkpoints = generated.job.checkpoints is not None
     if takes_checkpoints:
-        folder = settings.checkpoint_folder or manager.store.checkpoint_folder(stored.job_id)
+        folder = settings.checkpoint_folder or parts.store.checkpoint_folder(stored.job_id)
     generated = replace(generated, job=replace(generated.job, checkpoint_folder=folder))
     missing = next((node.name for node in graph.nodes if not node.function), None)
     if missing is not None:
@@ -120,7 +120,7 @@ def read_job(
     )
     if graph.settings.scheduling is not None:
         check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
-    record.scheduler = _scheduler(record, graph, manager)  # raises if the job cannot be scheduled
+    record.scheduler = _scheduler(record, graph, parts)  # raises if the job cannot be scheduled
     return record
 
 
@@ -130,14 +130,14 @@ def _storage(folder: str, keep: int, stored: StoredJob) -> CheckpointStorage:
     return storage
 
 
-def _scheduler(record: JobRecord, graph: StreamGraph, manager: JobManager) -> Scheduler:
+def _scheduler(record: JobRecord, graph: StreamGraph, parts: Parts) -> Scheduler:
     assert record.generated is not None
-    config = manager.config
+    config = parts.config
     return Scheduler(
         record.generated.job,
         record.stored.job_id,
         restart=restart_strategy(graph.settings.restart_settings, lambda: random.uniform(-1, 1)),
-        store=manager.blobs,
+        store=parts.blobs,
         settings=SchedulerSettings(
             mode=config.load_balance,
             placement=record.placement,
@@ -145,7 +145,7 @@ def _scheduler(record: JobRecord, graph: StreamGraph, manager: JobManager) -> Sc
             offload=config.offload,
             builds=record.stored.builds,
             code=_code_of(record.stored),
-            life=manager.store.life,
+            life=parts.store.life,
             adaptive=graph.settings.adaptive or config.adaptive,
             speculation=graph.settings.speculation,
             scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),
@@ -157,3 +157,17 @@ def _scheduler(record: JobRecord, graph: StreamGraph, manager: JobManager) -> Sc
 def _code_of(stored: StoredJob) -> tuple[tuple[str, str], ...]:
     """Returns the shipped packages of a job with the keys of their blobs."""
     return tuple((package, f"{CODE_KEY}{digest}") for package, digest in stored.code.items())
+
+
+_AUDIT: Final = logging.getLogger("netstack.audit")
+
+
+def audit(what: str, record: JobRecord, who: str) -> None:
+    """Logs a request to the audit log; its result is in the job's log.
+
+    Args:
+        what: `submit`, `cancel`, `savepoint`, `savepoint and stop`.
+        record: record of the job.
+        who: name and address of the client, as far as known.
+    """
+    _AUDIT.info("%s of job %s (%s) by %s", what, record.stored.job_id, safe_text(record.name), safe_text(who))

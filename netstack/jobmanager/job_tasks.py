@@ -1,7 +1,7 @@
 """The tasks of one job: names, places, results, and the messages to them.
 
 Takes: deployments and other instructions of the scheduler, commands of `JobCheckpoints`, results of attempts. Gives:
-tasks by name for people and for checkpoints, results; messages to TaskManagers (through `Cluster`), events for the
+tasks by name for people and for checkpoints, results; messages to TaskManagers (through `JobServices`), events for the
 scheduler.
 
 Rules: the scheduler decides which attempt counts; this module only reads it. The result of an attempt counts when the
@@ -13,75 +13,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import trio
 
 from ..checkpoint.instructions import JobTask, Subtask
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
-from ..control.codec import Attempt, Message, Plain
+from ..control.codec import Attempt
 from ..control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint, submissions
 from ..control.reports import TaskFinished
 from ..errors import ErrorCode, RemoteProtocolError
 from ..schedule import events, instructions
 from ..schedule.execution import ExecutionState
-from ..schedule.instructions import EndJob
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
-from .datasets import DatasetRecord
 from .driver import JobDriver
+from .job_services import JobServices
 
 _STOPPING: Final = frozenset({ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED})
 _NAMED: Final = 8
 """Number of restarting tasks that the log names."""
-
-
-class JobCoordinator(Protocol):
-    """User code of a job that runs in the JobManager's process."""
-
-    def event(self, vertex: str, subtask: int, event: Plain) -> None:
-        """Handles an event that a task sent (`InvokableTask.send`)."""
-
-    def refused(self, taskmanager: str, reason: str) -> None:
-        """Handles a TaskManager that rejected or stopped the job; the JobManager offers the job again later."""
-
-    def ended(self, end: EndJob) -> None:
-        """Handles the end of the job; its results are known, TaskManagers are still releasing resources."""
-
-
-class Cluster(Protocol):
-    """The JobManager's interface for its jobs."""
-
-    def send(self, taskmanager: str, message: Message) -> None:
-        """Sends a message to a TaskManager; does nothing if it is lost."""
-
-    async def wait_room(self, taskmanager: str) -> None:
-        """Waits until the link of a TaskManager has room."""
-
-    def require(self, job_id: str, missing: int) -> None:
-        """Sets the number of slots that a job lacks."""
-
-    def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
-        """Returns slots that a job no longer needs."""
-
-    def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
-        """Sets the TaskManagers of which the job accepts no more slots; replaces the earlier set."""
-
-    def heard_s(self, taskmanager: str) -> float | None:
-        """Returns when a TaskManager was last heard; None if it is lost."""
-
-    def ask_for_life(self, taskmanagers: Iterable[str]) -> None:
-        """Pings TaskManagers."""
-
-    def describe_slots(self) -> str:
-        """Describes the existing slots in words."""
-
-    async def put_committing(self, job_id: str) -> None:
-        """Stores on disk that the job begins to commit. Raises `NetstackError` if that fails."""
-
-    async def keep_dataset(self, dataset: DatasetRecord) -> None:
-        """Keeps a dataset of a finished job. Raises `NetstackError` if it cannot be kept and is dropped."""
 
 
 @final
@@ -226,7 +178,7 @@ class TaskSender:
         cluster: the JobManager's interface for jobs.
     """
 
-    def __init__(self, job_id: str, driver: JobDriver, cluster: Cluster) -> None:
+    def __init__(self, job_id: str, driver: JobDriver, cluster: JobServices) -> None:
         self._job_id = job_id
         self._driver = driver
         self._cluster = cluster
@@ -287,7 +239,7 @@ class TaskCommands:
         name: str,
         tasks: JobTasks,
         storage: CheckpointStorage,
-        cluster: Cluster,
+        cluster: JobServices,
         taskmanagers: Collection[str],
         *,
         post: Callable[[events.Event], None],

@@ -12,11 +12,11 @@ import copy
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -24,7 +24,6 @@ from ..checkpoint.coordinator import CheckpointCoordinator
 from ..errors import CheckpointFenced, ConfigError, NetstackError
 from ..runtime.causes import cause_text, root_cause
 from ..runtime.disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
-from ..runtime.threads import InThread
 from ..safe_text import safe_error
 from ..schedule.commit_phase import COMMITTED
 from ..schedule.execution import JobState
@@ -35,13 +34,12 @@ from .checkpoints import CheckpointOwners
 from .datasets import readers_of
 from .job_master import JobMaster
 from .job_record import JobRecord, read_job
-from .job_tasks import JobCoordinator
+from .job_services import JobCoordinator, JobServices
 from .log import FailureHistory, failure_documents
+from .parts import Parts
 from .savepoints import adopt_savepoint
 from .store import StoredJob
-
-if TYPE_CHECKING:
-    from .service import JobManager
+from .view import COUNTS, job_document
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
@@ -55,13 +53,32 @@ class Jobs:
         running: masters of the running jobs by id.
     """
 
-    def __init__(self, manager: JobManager, nursery: trio.Nursery, in_thread: InThread) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        services: JobServices,
+        nursery: trio.Nursery,
+        on_left: Callable[[str], None],
+        prune_packages: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Starts without jobs.
+
+        Args:
+            parts: the JobManager's parts.
+            services: what the masters of the jobs use.
+            nursery: runs the jobs.
+            on_left: called with the id of a job that has ended: frees its slots and blobs.
+            prune_packages: removes packages that no job uses.
+        """
         self.records: dict[str, JobRecord] = {}
         self.running: dict[str, JobMaster] = {}
-        self._manager = manager
+        self._parts = parts
+        self._services = services
         self._nursery = nursery
-        self._in_thread = in_thread
-        self._owners = CheckpointOwners(manager.config.checkpoint_roots, in_thread)
+        self._on_left = on_left
+        self._prune_packages = prune_packages
+        self._in_thread = parts.in_thread
+        self._owners = CheckpointOwners(parts.config.checkpoint_roots, parts.in_thread)
 
     async def submit(
         self,
@@ -103,14 +120,14 @@ class Jobs:
         document = copy.deepcopy(dict(document))
         for operator in readers_of(document):
             parameters = operator["parameters"]
-            dataset = self._manager.datasets.places(str(parameters.get("dataset")))
+            dataset = self._parts.datasets.places(str(parameters.get("dataset")))
             pieces = sum(each.subpartitions for each in dataset.partitions)
             operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
         stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}), owner=owner)
-        record = read_job(stored, self._manager, placement, coordinator)
+        record = read_job(stored, self._parts, placement, coordinator)
         for digest in record.stored.code.values():
-            await self._in_thread(partial(self._manager.store.code_bytes, digest))
+            await self._in_thread(partial(self._parts.store.code_bytes, digest))
         if from_savepoint is not None:
             if record.storage is None:
                 why = record.generated.warning if record.generated is not None else ""
@@ -142,7 +159,7 @@ class Jobs:
                 record.storage.own_from(first)
                 record.stored = replace(record.stored, restore=restore, not_restored=left, first_checkpoint=first)
             with trio.CancelScope(shield=True):
-                await self._in_thread(partial(self._manager.store.put, record.stored))
+                await self._in_thread(partial(self._parts.store.put, record.stored))
                 await self._start(record, record.stored.restore)
         except BaseException:
             if record.master is None:
@@ -161,7 +178,7 @@ class Jobs:
 
     async def recover(self) -> None:
         """Takes up the jobs that an earlier JobManager on the folder has left, or ends them (`takes_up_jobs`)."""
-        stored_jobs, damaged = await self._in_thread(self._manager.store.jobs)
+        stored_jobs, damaged = await self._in_thread(self._parts.store.jobs)
         for text in damaged:
             LOGGER.error("%s", text)
         for stored in stored_jobs:
@@ -178,7 +195,7 @@ class Jobs:
                     LOGGER.exception("job %s (%s) cannot be read", stored.job_id, record.name)
                     error = ConfigError(f"the JobManager cannot read it: {safe_error(error)}")
                 record = self.records[stored.job_id]
-                if isinstance(error.__cause__, OSError) and self._manager.config.takes_up_jobs:
+                if isinstance(error.__cause__, OSError) and self._parts.config.takes_up_jobs:
                     self._wait_for_disk(record, error)
                     self._nursery.start_soon(self._take_up_later, record)
                 else:
@@ -187,16 +204,16 @@ class Jobs:
     async def _recover(self, record: JobRecord) -> None:
         if record.stored.is_committing:
             raise ConfigError(f"the JobManager ended while {COMMITTED}")
-        record = read_job(record.stored, self._manager)
+        record = read_job(record.stored, self._parts)
         self.records[record.stored.job_id] = record
-        if not self._manager.config.takes_up_jobs:
+        if not self._parts.config.takes_up_jobs:
             await self._leave(record)
             return
         record.is_taken_up = True
         await self._take_up(record)
 
     async def _take_up(self, record: JobRecord) -> None:
-        await self._in_thread(partial(self._manager.store.put_taken_up, record.stored.job_id))
+        await self._in_thread(partial(self._parts.store.put_taken_up, record.stored.job_id))
         restore = await self._newest(record)
         if record.is_canceled:  # meanwhile
             self._disown(record)
@@ -258,8 +275,8 @@ class Jobs:
         return {digest for digests in codes for digest in digests}
 
     async def put_committing(self, job_id: str) -> None:
-        """Stores that a job begins to commit (`Cluster`)."""
-        await self._in_thread(partial(self._manager.store.put_committing, job_id))
+        """Stores that a job begins to commit (`JobServices`)."""
+        await self._in_thread(partial(self._parts.store.put_committing, job_id))
 
     def find(self, job_id: str) -> JobRecord:
         """Returns the job with this id or unique id prefix.
@@ -284,7 +301,7 @@ class Jobs:
         """
         if record.storage is not None:
             await self._owners.claim(record.storage.folder, record.stored.job_id, record.name)
-            is_stolen = record.is_taken_up and self._manager.store.is_stolen
+            is_stolen = record.is_taken_up and self._parts.store.is_stolen
             await self._in_thread(partial(record.storage.take_over, steal=is_stolen))
 
     def _disown(self, record: JobRecord) -> None:
@@ -315,18 +332,18 @@ class Jobs:
             job_id,
             record.name,
             record.scheduler,
-            self._manager,
+            self._services,
             make_coordinator=None if checkpoints is None else make_coordinator,
             storage=record.storage,
             restore=restore,
-            patience_s=1.2 * self._manager.config.heartbeat_timeout_s,
+            patience_s=1.2 * self._parts.config.heartbeat_timeout_s,
             coordinator=record.coordinator,
             in_thread=self._in_thread,
         )
         record.scheduler = None
         self.records[job_id] = record
         self.running[job_id] = record.master
-        self._manager.slots.job_came(job_id)
+        self._parts.slots.job_came(job_id)
         self._nursery.start_soon(self._run, record, record.master)
 
     async def _run(self, record: JobRecord, master: JobMaster) -> None:
@@ -337,8 +354,6 @@ class Jobs:
             self._disown(record)
 
     async def _run_to_its_end(self, record: JobRecord, master: JobMaster) -> None:
-        from .view import COUNTS, job_document
-
         job_id = record.stored.job_id
         try:
             end = await master.run()
@@ -354,13 +369,13 @@ class Jobs:
                 state, reason = JobState.FAILED, f"internal error of the JobManager, see its log: {cause_text(root)}"
         finally:
             try:
-                record.last = job_document(record, self._manager)
+                record.last = job_document(record, self._parts)
             except Exception:  # a job that cannot be described must not end the JobManager
                 LOGGER.exception("job %s (%s): its details cannot be stored", job_id, record.name)
                 record.last = {"state": "running"}
             record.master = None
             del self.running[job_id]
-            self._manager.job_left(job_id)
+            self._on_left(job_id)
         results = {
             operator: {str(subtask): value for subtask, value in sorted(values.items())}
             for operator, values in master.tasks.results.items()
@@ -397,7 +412,7 @@ class Jobs:
                 LOGGER.error("job %s (%s): %s", job_id, record.name, record.waits_for)
 
         await until_stored(
-            partial(self._in_thread, partial(self._manager.store.put_end, job_id, end)),
+            partial(self._in_thread, partial(self._parts.store.put_end, job_id, end)),
             waits,
         )
         record.end = end
@@ -405,13 +420,13 @@ class Jobs:
         LOGGER.info("job %s (%s): %s%s", record.stored.job_id, record.name, state.value, reason and f": {reason}")
         self._forget_old()
         if record.stored.code:
-            self._nursery.start_soon(self._manager.prune_packages)
+            self._nursery.start_soon(self._prune_packages)
 
     def _forget_old(self) -> None:
         ended = [job_id for job_id, record in self.records.items() if record.end is not None]
-        for job_id in ended[: max(0, len(ended) - self._manager.config.max_ended_jobs)]:
+        for job_id in ended[: max(0, len(ended) - self._parts.config.max_ended_jobs)]:
             del self.records[job_id]
-            self._nursery.start_soon(self._in_thread, partial(self._manager.store.forget, job_id))
+            self._nursery.start_soon(self._in_thread, partial(self._parts.store.forget, job_id))
 
 
 def _newest_savepoint(master: JobMaster) -> dict[str, Any] | None:

@@ -17,8 +17,7 @@ from ..schedule import events
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution import JobState
 from ..schedule.recovery import Failure
-from .log import ENDED, Failed, FailureHistory, JobLog
-from .stacks import blocked_text
+from .log import ENDED, Failed, FailureHistory, JobLog, blocked_text
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 

@@ -1,7 +1,6 @@
-"""The log of a job for people: events with times, the audit log, and the failure history.
+"""The log of a job for people: events with times, the failure history, and texts about blocked slots.
 
-Takes: sentences; requests with their job and client; failures with the scheduler's decisions. Gives: plain data, oldest
-first; lines of the logger `netstack.audit` at INFO.
+Takes: sentences; failures with the scheduler's decisions; reports of blocked slots. Gives: plain data, oldest first.
 
 A failure is an entry of `FailureHistory`: `at` (seconds since 1970), `task`, `subtask`, `attempt`, `taskmanager`,
 `host` (None or empty if no task caused it), `text`, `type` and `traceback` (empty without a Python exception),
@@ -14,18 +13,14 @@ Rules: the log has the last `REMEMBERED` events; the history has the first failu
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
+from ..control.reports import NO_PLACE, SlotBlocked
 from ..runtime.failure_report import rendered, size_bytes
 from ..safe_text import safe_text
-
-if TYPE_CHECKING:
-    from .job_record import JobRecord
-
 
 REMEMBERED: Final = 1_000
 
@@ -72,20 +67,6 @@ class JobLog:
         """Returns the stored entries after the first `added`."""
         new = self.added - added
         return self.all()[-new:] if new > 0 else []
-
-
-LOGGER: Final = logging.getLogger("netstack.audit")
-
-
-def audit(what: str, record: JobRecord, who: str) -> None:
-    """Logs a request to the audit log; its result is in the job's log.
-
-    Args:
-        what: `submit`, `cancel`, `savepoint`, `savepoint and stop`.
-        record: record of the job.
-        who: name and address of the client, as far as known.
-    """
-    LOGGER.info("%s of job %s (%s) by %s", what, record.stored.job_id, safe_text(record.name), safe_text(who))
 
 
 KEPT: Final = 16
@@ -190,3 +171,19 @@ def fatal_traceback(document: Mapping[str, Any]) -> str:
     """Returns the traceback of the failure that ended a job; empty without failure or Python exception."""
     last = (document.get("failures") or [{"led_to": ""}])[-1]
     return str(last["traceback"]) if last["led_to"] == ENDED and document["state"] == "failed" else ""
+
+
+def place_of(message: SlotBlocked) -> dict[str, Any]:
+    """Returns the fields of `SlotBlocked.where`; a field of a wrong type becomes None."""
+    kinds = {"task": str, "subtask": int, "operator": str, "file": str, "line": int, "function": str}
+    values = {name: message.where.get(name) for name in kinds}
+    return {name: value if type(value) is kinds[name] else None for name, value in values.items()}
+
+
+def blocked_text(message: SlotBlocked) -> str:
+    """Describes a blocked slot in one sentence."""
+    where = place_of(message)
+    place = f"{where['file']}:{where['line']} in {where['function']}" if where["file"] else NO_PLACE
+    operator = f"operator {where['operator']!r}, " if where["operator"] else ""
+    task = f"task {where['task']} ({where['subtask']}), " if where["task"] else ""
+    return safe_text(f"its event loop has been blocked for {message.blocked_s:.0f} s: {task}{operator}at {place}", 600)

@@ -94,7 +94,7 @@ class JobManagerStatistics:
 def statistics(manager: JobManager) -> JobManagerStatistics:
     """Returns a snapshot; its cost grows with the number of jobs."""
     now_s = trio.current_time()
-    summaries = [summary(record, manager) for record in manager.jobs.records.values()]
+    summaries = [summary(record, manager.parts) for record in manager.jobs.records.values()]
     running = []
     latencies: list[LatencyStatistics] = []
     for document in summaries:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
@@ -16,12 +16,13 @@ from ..safe_text import safe_repr
 from ..schedule.graph.job_limits import check_limits
 from ..units import counted
 from .blobs import Upload
-from .log import audit, fatal_traceback
+from .job_record import JobRecord, audit
+from .jobs import Jobs
+from .log import fatal_traceback
+from .parts import Parts
+from .stacks import StackQueries
 from .view import job_document, summary, taskmanagers_document
-
-if TYPE_CHECKING:
-    from .job_record import JobRecord
-    from .service import JobManager
+from .watch import ClusterWatch
 
 Document: TypeAlias = dict[str, Any]
 
@@ -51,8 +52,21 @@ class ClientQueries:
         answers: handlers by the name of the request.
     """
 
-    def __init__(self, manager: JobManager, upload: Upload, client: str, *, is_bound: bool = False) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        parts: Parts,
+        jobs: Jobs,
+        watch: ClusterWatch,
+        stacks: StackQueries,
+        *,
+        upload: Upload,
+        client: str,
+        is_bound: bool = False,
+    ) -> None:
+        self._parts = parts
+        self._dispatcher = jobs
+        self._watch = watch
+        self._stacks = stacks
         self._is_bound = is_bound
         self._client = client
         self._upload = upload
@@ -85,7 +99,7 @@ class ClientQueries:
         savepoint = document.get("from_savepoint")
         if savepoint is not None and type(savepoint) is not str:
             raise ConfigError(f"from_savepoint={safe_repr(savepoint)} is not a path")
-        job_id = await self._manager.jobs.submit(
+        job_id = await self._dispatcher.submit(
             _want(document, "document", dict),
             from_savepoint=savepoint,
             allow_non_restored_state=document.get("allow_non_restored_state") is True,
@@ -93,7 +107,7 @@ class ClientQueries:
             builds=_texts(document, "builds"),
             owner=_owner(document),
         )
-        audit("submit", self._manager.jobs.records[job_id], self._client)
+        audit("submit", self._dispatcher.records[job_id], self._client)
         return {"job_id": job_id}
 
     async def _jobs(self, document: Document) -> Document:
@@ -102,19 +116,19 @@ class ClientQueries:
             raise ConfigError(f"after={safe_repr(after)} of a request is not where a page of jobs ended")
         page: list[Document] = []
         characters = 0
-        for record in sorted(self._manager.jobs.records.values(), key=_position):
+        for record in sorted(self._dispatcher.records.values(), key=_position):
             if after is not None and _position(record) <= tuple(after):
                 continue
             if characters > PAGE_CHARACTERS:
                 return {"jobs": page, "after": [page[-1]["submitted_at"], page[-1]["job_id"]]}
-            entry = summary(record, self._manager)
+            entry = summary(record, self._parts)
             entry["reason"] = entry["reason"][:REASON_CHARACTERS]
             page.append(entry)
             characters += 1000 + len(entry["name"]) + len(entry["reason"])
         return {"jobs": page}
 
     async def _job(self, document: Document) -> Document:
-        details = job_document(self._find(document), self._manager)
+        details = job_document(self._find(document), self._parts)
         _shorten(details["vertices"], MAX_SUBTASKS)
         return details
 
@@ -133,7 +147,7 @@ class ClientQueries:
     async def _cancel(self, document: Document) -> Document:
         record = self._find_own(document)
         audit("cancel", record, self._client)
-        await self._manager.jobs.cancel(record)
+        await self._dispatcher.cancel(record)
         assert record.end is not None
         return {"state": record.end["state"]}
 
@@ -142,11 +156,11 @@ class ClientQueries:
         master = record.master
         if master is None:
             raise ConfigError(f"job {record.stored.job_id} ({record.name}) is not running, so it has no state to save")
-        missing = self._manager.slots.missing(record.stored.job_id)
+        missing = self._parts.slots.missing(record.stored.job_id)
         if missing:
             raise ConfigError(
                 f"job {record.stored.job_id} ({record.name}) waits for {counted(missing, 'more slot')}; a"
-                f" savepoint needs all of its tasks running: {self._manager.slots.describe()}"
+                f" savepoint needs all of its tasks running: {self._parts.slots.describe()}"
             )
         stop = _want(document, "stop", bool)
         audit("savepoint and stop" if stop else "savepoint", record, self._client)
@@ -161,27 +175,27 @@ class ClientQueries:
         }
 
     async def _taskmanagers(self, document: Document) -> Document:
-        return {"taskmanagers": taskmanagers_document(self._manager)}
+        return {"taskmanagers": taskmanagers_document(self._parts)}
 
     async def _look(self, document: Document) -> Document:
-        self._manager.watch.request_updates()
-        return self._manager.watch.snapshot()
+        self._watch.request_updates()
+        return self._watch.snapshot()
 
     async def _stack(self, document: Document) -> Document:
         record = self._find(document)
         if record.master is None:
             raise ConfigError(f"job {record.stored.job_id} ({record.name}) is not running, so its tasks have no stacks")
-        return await self._manager.stacks.ask(record.master)
+        return await self._stacks.ask(record.master)
 
     async def _datasets(self, document: Document) -> Document:
-        return {"datasets": self._manager.datasets.documents()}
+        return {"datasets": self._parts.datasets.documents()}
 
     async def _release_dataset(self, document: Document) -> Document:
         dataset_id = _want(document, "dataset_id", str)
-        owner = self._manager.datasets.find(dataset_id).owner
+        owner = self._parts.datasets.find(dataset_id).owner
         if self._is_bound and owner not in ("", _owner(document)):
             raise ConfigError(f"dataset {safe_repr(dataset_id, 80)} was kept by a job of another user: {_REMEDY}")
-        released = await self._manager.datasets.release(dataset_id)
+        released = await self._parts.datasets.release(dataset_id)
         return {"dataset_id": released.dataset_id, "bytes": released.bytes}
 
     def _find_own(self, document: Document) -> JobRecord:
@@ -191,7 +205,7 @@ class ClientQueries:
         return record
 
     def _find(self, document: Document) -> JobRecord:
-        return self._manager.jobs.find(_want(document, "job_id", str))
+        return self._dispatcher.find(_want(document, "job_id", str))
 
 
 def _position(record: JobRecord) -> tuple[float, str]:

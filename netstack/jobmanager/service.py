@@ -47,6 +47,7 @@ from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
 from .jobs import Jobs
+from .parts import Parts
 from .queries import ClientQueries
 from .slot_offers import SlotOffers
 from .slots import ClusterSlots
@@ -65,7 +66,7 @@ ADOPTION_TIMEOUT_S: Final = 30.0
 
 @final
 class JobManager:
-    """A JobManager; created by `open_jobmanager`. It implements `Cluster` for its jobs.
+    """A JobManager; created by `open_jobmanager`. It implements `JobServices` for its jobs.
 
     Attributes:
         blob_server: serves offloaded data and packages to TaskManagers.
@@ -76,22 +77,23 @@ class JobManager:
     def __init__(
         self, config: JobManagerConfig, address: str, store: JobStore, nursery: trio.Nursery, in_thread: InThread
     ) -> None:
-        self.config = config
         self.address = address
+        self.config = config
         self.store = store
+        self.in_thread = in_thread
         self.slots = ClusterSlots(config.load_balance, self._demand_of)
         self.taskmanagers = TaskManagers(require_tls=config.require_tls)
         self.blobs = MemoryBlobStore()
-        self.blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
         self.datasets = Datasets(
             store, self.taskmanagers, in_thread, most_bytes=config.datasets_bytes, log=LOGGER.warning
         )
-        self.jobs = Jobs(self, nursery, in_thread)
-        self.in_thread = in_thread
+        self.parts = Parts(config, store, self.slots, self.taskmanagers, self.blobs, self.datasets, in_thread)
+        self.blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
+        self.jobs = Jobs(self.parts, self, nursery, self._job_left, self.prune_packages)
         self._nursery = nursery
-        self._offers = SlotOffers(self, nursery)
-        self.watch = ClusterWatch(self)
-        self.stacks = StackQueries(self)
+        self._offers = SlotOffers(self.parts, self.jobs, nursery)
+        self.watch = ClusterWatch(self.parts, self.jobs.records)
+        self.stacks = StackQueries(self.taskmanagers)
         self._uploads = Uploads(store, in_thread, self.jobs.packages)
         self._log = LimitedLog(LOGGER, trio.current_time)
         self.server_failures = {"page": 0, "metrics": 0}
@@ -117,18 +119,18 @@ class JobManager:
         self.server_failures[server] += 1
 
     def send(self, taskmanager: str, message: Message) -> None:
-        """Sends a message to a TaskManager (`Cluster`)."""
+        """Sends a message to a TaskManager (`JobServices`)."""
         self.taskmanagers.send(taskmanager, message)
 
     async def wait_room(self, taskmanager: str) -> None:
-        """Waits until the link of a TaskManager has room (`Cluster`)."""
+        """Waits until the link of a TaskManager has room (`JobServices`)."""
         await trio.lowlevel.checkpoint()
         connected = self.taskmanagers.get(taskmanager)
         if connected is not None:
             await connected.link.wait_room()
 
     def require(self, job_id: str, missing: int) -> None:
-        """Sets the number of slots that a job lacks (`Cluster`)."""
+        """Sets the number of slots that a job lacks (`JobServices`)."""
         under_way = sum(len(taskmanager.opening.get(job_id, ())) for taskmanager in self.taskmanagers.all())
         self.slots.require(job_id, max(0, missing - under_way))
         self._offers.offer()
@@ -138,42 +140,42 @@ class JobManager:
         return None if master is None else master.scheduler.slot_demand()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
-        """Returns slots that a job no longer needs (`Cluster`)."""
+        """Returns slots that a job no longer needs (`JobServices`)."""
         for slot in slots:
             self.slots.give_back(job_id, slot.location.taskmanager, slot.index)
         self._offers.offer()
 
     def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
-        """Sets the TaskManagers of which a job accepts no more slots (`Cluster`)."""
+        """Sets the TaskManagers of which a job accepts no more slots (`JobServices`)."""
         self.slots.block(job_id, taskmanagers)
         self._offers.offer()
 
     def heard_s(self, taskmanager: str) -> float | None:
-        """Returns when a TaskManager was last heard (`Cluster`)."""
+        """Returns when a TaskManager was last heard (`JobServices`)."""
         return self.taskmanagers.heard_s(taskmanager)
 
     def ask_for_life(self, taskmanagers: Iterable[str]) -> None:
-        """Pings TaskManagers (`Cluster`)."""
+        """Pings TaskManagers (`JobServices`)."""
         for name in taskmanagers:
             self.taskmanagers.ping(name)
 
     async def put_committing(self, job_id: str) -> None:
-        """Stores that a job begins to commit (`Cluster`)."""
+        """Stores that a job begins to commit (`JobServices`)."""
         await self.jobs.put_committing(job_id)
 
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
-        """Keeps a dataset of a finished job (`Cluster`)."""
+        """Keeps a dataset of a finished job (`JobServices`)."""
         await self.datasets.put(replace(dataset, owner=self.jobs.records[dataset.job_id].stored.owner))
 
     def describe_slots(self) -> str:
-        """Describes the existing slots in words (`Cluster`)."""
+        """Describes the existing slots in words (`JobServices`)."""
         return self.slots.describe()
 
     async def prune_packages(self) -> None:
         """Removes packages that no job uses."""
         await self._uploads.prune()
 
-    def job_left(self, job_id: str) -> None:
+    def _job_left(self, job_id: str) -> None:
         """Frees the slots and blobs of an ended job."""
         self.blob_server.job_left(job_id)
         self._offers.job_left(job_id)
@@ -189,8 +191,18 @@ class JobManager:
             upload = Upload(self._uploads, link.place.rpartition(":")[0])
             try:
                 is_bound = link.is_client_only and not self.config.is_shared
-                answers = ClientQueries(self, upload, link.peer, is_bound=is_bound).answers
-                await answer_questions(link, answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks)
+                queries = ClientQueries(
+                    self.parts,
+                    self.jobs,
+                    self.watch,
+                    self.stacks,
+                    upload=upload,
+                    client=link.peer,
+                    is_bound=is_bound,
+                )
+                await answer_questions(
+                    link, queries.answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks
+                )
             finally:
                 upload.give_way()
         else:

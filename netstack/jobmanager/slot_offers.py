@@ -6,17 +6,16 @@ slots to JobMasters.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 import trio
 
 from ..control.messages import CloseJob, OpenJob
 from ..control.reports import JobRefused
 from .job_master import JobMaster
+from .jobs import Jobs
+from .parts import Parts
 from .taskmanagers import ConnectedTaskManager
-
-if TYPE_CHECKING:
-    from .service import JobManager
 
 BARRED_S: Final = 10.0
 """Time after which a TaskManager that rejected a job is offered the job again."""
@@ -32,17 +31,16 @@ MEMORY_TIMEOUT_S: Final = 30.0
 class SlotOffers:
     """The offers of one JobManager."""
 
-    def __init__(self, manager: JobManager, nursery: trio.Nursery) -> None:
-        self._manager = manager
-        self._slots = manager.slots
-        self._taskmanagers = manager.taskmanagers
+    def __init__(self, parts: Parts, jobs: Jobs, nursery: trio.Nursery) -> None:
+        self._jobs = jobs
+        self._slots = parts.slots
+        self._taskmanagers = parts.taskmanagers
         self._nursery = nursery
 
     def offer(self) -> None:
         """Offers free slots to jobs that lack some."""
-        jobs = self._manager.jobs
         for offer in self._slots.offers():
-            master = jobs.running.get(offer.job_id)
+            master = self._jobs.running.get(offer.job_id)
             taskmanager = self._taskmanagers.get(offer.taskmanager)
             if master is None or taskmanager is None:
                 continue
@@ -52,7 +50,7 @@ class SlotOffers:
                 master.offered(taskmanager.location, offer.slots)
             else:
                 taskmanager.opening[offer.job_id] = offer.slots
-                job = jobs.records[offer.job_id]
+                job = self._jobs.records[offer.job_id]
                 address = taskmanager.location.address
                 taskmanager.link.send(
                     OpenJob(offer.job_id, master.name, MEMORY_TIMEOUT_S, address, job.network, job.information)
@@ -96,7 +94,7 @@ class SlotOffers:
 
     def _offer_opened(self, job_id: str, master: JobMaster) -> None:
         """Offers opened slots in the order of registration, which breaks ties as the plan does."""
-        if self._manager.jobs.running.get(job_id) is not master:
+        if self._jobs.running.get(job_id) is not master:
             return
         for taskmanager in self._taskmanagers.all():
             if job_id in taskmanager.jobs and (slots := taskmanager.opening.pop(job_id, ())):

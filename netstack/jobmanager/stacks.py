@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import trio
 
 from ..control.messages import AskStacks
-from ..control.reports import NO_PLACE, SlotBlocked, Stacks
+from ..control.reports import Stacks
 from ..safe_text import safe_text
-
-if TYPE_CHECKING:
-    from .job_master import JobMaster
-    from .service import JobManager
+from .job_master import JobMaster
+from .taskmanagers import TaskManagers
 
 SAMPLED_S: Final = 2.0
 """Sampling time of a flame graph."""
@@ -35,8 +33,8 @@ ANSWER_S: Final = 5.0
 class StackQueries:
     """Pending requests for stacks."""
 
-    def __init__(self, manager: JobManager) -> None:
-        self._manager = manager
+    def __init__(self, taskmanagers: TaskManagers) -> None:
+        self._taskmanagers = taskmanagers
         self._tokens = itertools.count(1)
         self._waiting: dict[int, trio.MemorySendChannel[tuple[str, dict[str, Any]]]] = {}
         self._sampling = trio.Lock()
@@ -81,7 +79,7 @@ class StackQueries:
         Cancellation: drops later answers.
         """
         names = {slot.location.taskmanager for slot in master.tasks.places.values()}
-        names &= {each.location.name for each in self._manager.taskmanagers.all()}
+        names &= {each.location.name for each in self._taskmanagers.all()}
         token = next(self._tokens)
         send, receive = trio.open_memory_channel[tuple[str, dict[str, Any]]](len(names) + 1)
         self._waiting[token] = send
@@ -89,7 +87,7 @@ class StackQueries:
         silent = set(names)
         try:
             for name in names:
-                self._manager.send(name, AskStacks(token, master.job_id, sampled_s))
+                self._taskmanagers.send(name, AskStacks(token, master.job_id, sampled_s))
             with trio.move_on_after(sampled_s + ANSWER_S):
                 while silent:
                     name, document = await receive.receive()
@@ -153,19 +151,3 @@ def _frame_name(frame: dict[str, Any]) -> str:
 def _listed(node: dict[str, Any]) -> dict[str, Any]:
     children = sorted(node["children"].values(), key=lambda child: -child["value"])
     return {"name": node["name"], "value": node["value"], "children": [_listed(child) for child in children]}
-
-
-def place_of(message: SlotBlocked) -> dict[str, Any]:
-    """Returns the fields of `SlotBlocked.where`; a field of a wrong type becomes None."""
-    kinds = {"task": str, "subtask": int, "operator": str, "file": str, "line": int, "function": str}
-    values = {name: message.where.get(name) for name in kinds}
-    return {name: value if type(value) is kinds[name] else None for name, value in values.items()}
-
-
-def blocked_text(message: SlotBlocked) -> str:
-    """Describes a blocked slot in one sentence."""
-    where = place_of(message)
-    place = f"{where['file']}:{where['line']} in {where['function']}" if where["file"] else NO_PLACE
-    operator = f"operator {where['operator']!r}, " if where["operator"] else ""
-    task = f"task {where['task']} ({where['subtask']}), " if where["task"] else ""
-    return safe_text(f"its event loop has been blocked for {message.blocked_s:.0f} s: {task}{operator}at {place}", 600)

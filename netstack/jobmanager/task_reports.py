@@ -30,7 +30,8 @@ from ..task.checkpoints import checked_subtask_report
 from .checkpoints import JobCheckpoints
 from .driver import JobDriver
 from .job_inbox import JobInbox
-from .job_tasks import Cluster, JobCoordinator, JobTasks, TaskCommands
+from .job_services import JobCoordinator, JobServices
+from .job_tasks import JobTasks, TaskCommands
 from .log import Failed
 
 
@@ -49,7 +50,7 @@ class TaskReports:
         tasks: JobTasks,
         driver: JobDriver,
         inbox: JobInbox,
-        cluster: Cluster,
+        cluster: JobServices,
         taskmanagers: Mapping[str, TaskManagerLocation],
         coordinator: JobCoordinator | None,
     ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..schedule.execution import ExecutionState, JobState
 from ..schedule.topology.topology import Topology
@@ -15,12 +15,9 @@ from ..task.latency import merged_rows, summary_us
 from ..units import counted
 from .checkpoints import CheckpointReport
 from .job_master import JobMaster
-from .log import failure_documents
-from .stacks import blocked_text, place_of
-
-if TYPE_CHECKING:
-    from .job_record import JobRecord
-    from .service import JobManager
+from .job_record import JobRecord
+from .log import blocked_text, failure_documents, place_of
+from .parts import Parts
 
 CHECKPOINTS_SHOWN: Final = 20
 
@@ -28,7 +25,7 @@ COUNTS: Final = ("tasks", "restarts", "checkpoints_completed", "checkpoints_fail
 """What a summary counts; stored with the end of a job."""
 
 
-def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
+def summary(record: JobRecord, parts: Parts) -> dict[str, Any]:
     """Returns the summary of one job."""
     master = record.master
     result: dict[str, Any] = {
@@ -51,7 +48,7 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         completed, failed = master.checkpoint_counts
         result |= {
             "tasks": {state.value: count for state, count in statistics.executions.items() if count},
-            "missing_slots": manager.slots.missing(record.stored.job_id),
+            "missing_slots": parts.slots.missing(record.stored.job_id),
             "restarts": statistics.restarts,
             "checkpoints_completed": completed,
             "checkpoints_failed": failed,
@@ -88,7 +85,7 @@ _BEFORE: Final = {
 """The visible state of a job whose end is not stored yet."""
 
 
-def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
+def job_document(record: JobRecord, parts: Parts) -> dict[str, Any]:
     """Returns all details of one job."""
     master = record.master
     if master is None:
@@ -99,12 +96,12 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         kept = record.last or {}
         results = kept.get("results", {}) if record.end is None else record.end["results"]  # the end is being stored
         empty["not_restored"] = list(record.stored.not_restored)
-        now = {**summary(record, manager), "results": results, "waits_for": record.waits_for}
+        now = {**summary(record, parts), "results": results, "waits_for": record.waits_for}
         return {**empty, **kept, **now}
-    missing = manager.slots.missing(record.stored.job_id)
+    missing = parts.slots.missing(record.stored.job_id)
     last = master.last_checkpoint
     return {
-        **summary(record, manager),
+        **summary(record, parts),
         "vertices": _vertices(record, master),
         "checkpoints": [_checkpoint(report) for report in master.history[-CHECKPOINTS_SHOWN:]],
         "last_checkpoint": None if last is None else {"checkpoint_id": last[0], "path": last[1]},
@@ -116,7 +113,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
             operator: {str(subtask): value for subtask, value in sorted(values.items())}
             for operator, values in master.tasks.results.items()
         },
-        "waits_for": f"{counted(missing, 'more slot')}; {manager.slots.describe()}" if missing else master.waits_for,
+        "waits_for": f"{counted(missing, 'more slot')}; {parts.slots.describe()}" if missing else master.waits_for,
         "speculation": _speculation(master),
         "blocked": [
             {
@@ -354,11 +351,11 @@ def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
     ]
 
 
-def taskmanagers_document(manager: JobManager) -> list[dict[str, Any]]:
+def taskmanagers_document(parts: Parts) -> list[dict[str, Any]]:
     """Returns all connected TaskManagers."""
     rows = []
-    for each in manager.taskmanagers.all():
-        used = manager.slots.used_of(each.location.name)
+    for each in parts.taskmanagers.all():
+        used = parts.slots.used_of(each.location.name)
         jobs: dict[str, list[int]] = {}
         for slot, job_id in used.items():
             jobs.setdefault(job_id, []).append(slot)

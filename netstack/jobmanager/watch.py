@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -22,12 +22,10 @@ from ..control.details import TASKMANAGER_KEYS, check_details
 from ..control.messages import AskDetails
 from ..json_text import shortened
 from .job_master import JobMaster
+from .job_record import JobRecord
+from .parts import Parts
 from .tuning import bottleneck_of
 from .view import chaining_of, edges_of, job_document, taskmanagers_document
-
-if TYPE_CHECKING:
-    from .job_record import JobRecord
-    from .service import JobManager
 
 Document = dict[str, Any]
 
@@ -92,8 +90,10 @@ class _Details:
 class ClusterWatch:
     """Takes snapshots of a cluster; `run` polls TaskManagers while `request_updates` is called repeatedly."""
 
-    def __init__(self, manager: JobManager) -> None:
-        self._manager = manager
+    def __init__(self, parts: Parts, records: Mapping[str, JobRecord]) -> None:
+        """Takes the JobManager's parts, and the records of all of its jobs by id."""
+        self._parts = parts
+        self._records = records
         self._tokens = itertools.count()
         self._looked_s = -LOOKED_S
         self._wanted = trio.Event()
@@ -114,7 +114,7 @@ class ClusterWatch:
                 self._asked.clear()
                 self._wanted = trio.Event()
                 await self._wanted.wait()
-            for taskmanager in self._manager.taskmanagers.all():
+            for taskmanager in self._parts.taskmanagers.all():
                 self._ask(taskmanager.location.name)
             await trio.sleep(PERIOD_S / 4)
 
@@ -128,7 +128,7 @@ class ClusterWatch:
             if now_s < report.asked_at_s + period_s:
                 return
         self._asked[name] = now_s
-        self._manager.send(name, AskDetails(next(self._tokens)))
+        self._parts.taskmanagers.send(name, AskDetails(next(self._tokens)))
 
     def on_details(self, name: str, document: Document) -> None:
         """Handles the details of a TaskManager. Raises ValueError if the document is malformed."""
@@ -149,7 +149,7 @@ class ClusterWatch:
 
     def lost(self, name: str, reason: str) -> None:
         """Keeps a lost TaskManager in snapshots; call it before the TaskManager is removed."""
-        for each in taskmanagers_document(self._manager):
+        for each in taskmanagers_document(self._parts):
             if each["name"] == name:
                 self._lost[name] = {**each, "jobs": {}, "free_slots": 0, "gone": reason}
         while len(self._lost) > MAX_GONE:
@@ -167,8 +167,8 @@ class ClusterWatch:
         """
         now_s = trio.current_time()
         here = []
-        for each in taskmanagers_document(self._manager):
-            heard_s = self._manager.heard_s(each["name"])
+        for each in taskmanagers_document(self._parts):
+            heard_s = self._parts.taskmanagers.heard_s(each["name"])
             silent_s = 0.0 if heard_s is None or math.isinf(heard_s) else now_s - heard_s
             report = self._details.get(each["name"])
             facts = {} if report is None else {key: report.document[key] for key in TASKMANAGER_KEYS}
@@ -176,14 +176,14 @@ class ClusterWatch:
             here.append({**each, **facts, "gone": "", "silent_s": silent})
         return {
             "taskmanagers": [*here, *self._lost.values()],
-            "jobs": [self.drawn(record) for record in self._manager.jobs.records.values()],
+            "jobs": [self.drawn(record) for record in self._records.values()],
             "channel_columns": list(CHANNEL_COLUMNS),
-            "load_balance": self._manager.config.load_balance.value,
+            "load_balance": self._parts.config.load_balance.value,
         }
 
     def drawn(self, record: JobRecord) -> Document:
         """Returns one job of a snapshot."""
-        document = job_document(record, self._manager)
+        document = job_document(record, self._parts)
         for name in ("age_s", "duration_s"):  # of an ended job a snapshot would change all the time
             del document[name]
         document |= {"edges": edges_of(record), "chaining": chaining_of(record)}

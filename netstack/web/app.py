@@ -24,8 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..errors import ConfigError, NetstackError
-from ..jobmanager.job_record import JobRecord
-from ..jobmanager.log import audit
+from ..jobmanager.job_record import JobRecord, audit
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
 from ..limited_log import LimitedLog
@@ -172,13 +171,13 @@ class Web:
     # Flink's paths.
 
     def _summaries(self) -> list[dict[str, Any]]:
-        return [summary(record, self._manager) for record in self._manager.jobs.records.values()]
+        return [summary(record, self._manager.parts) for record in self._manager.jobs.records.values()]
 
     def _find(self, request: Request) -> JobRecord:
         return self._manager.jobs.find(request.path_params["job"])
 
     async def _overview(self, request: Request) -> Response:
-        return JsonResponse(flink.overview(self._summaries(), taskmanagers_document(self._manager)))
+        return JsonResponse(flink.overview(self._summaries(), taskmanagers_document(self._manager.parts)))
 
     async def _jobs(self, request: Request) -> Response:
         return JsonResponse(flink.job_ids(self._summaries()))
@@ -188,11 +187,11 @@ class Web:
 
     async def _job(self, request: Request) -> Response:
         record = self._find(request)
-        return JsonResponse(flink.job(job_document(record, self._manager), edges_of(record)))
+        return JsonResponse(flink.job(job_document(record, self._manager.parts), edges_of(record)))
 
     async def _plan(self, request: Request) -> Response:
         record = self._find(request)
-        return JsonResponse(flink.plan(job_document(record, self._manager), edges_of(record)))
+        return JsonResponse(flink.plan(job_document(record, self._manager.parts), edges_of(record)))
 
     async def _patch_job(self, request: Request) -> Response:
         record = self._find(request)
@@ -206,7 +205,7 @@ class Web:
         return JsonResponse({}, status_code=202)
 
     async def _vertex(self, request: Request) -> Response:
-        number, vertex = _vertex_of(request, job_document(self._find(request), self._manager))
+        number, vertex = _vertex_of(request, job_document(self._find(request), self._manager.parts))
         return JsonResponse(flink.vertex(number, vertex))
 
     async def _backpressure(self, request: Request) -> Response:
@@ -223,13 +222,13 @@ class Web:
         return JsonResponse(flink.flame_graph(await self._manager.stacks.flame_graph(record.master, number)))
 
     async def _checkpoints(self, request: Request) -> Response:
-        return JsonResponse(flink.checkpoints(job_document(self._find(request), self._manager)))
+        return JsonResponse(flink.checkpoints(job_document(self._find(request), self._manager.parts)))
 
     async def _exceptions(self, request: Request) -> Response:
         most = request.query_params.get("maxExceptions", "")
         if most and not (most.isascii() and most.isdigit()):
             return _refusal(400, f"maxExceptions={most[:20]!r} is not a number from 0")
-        job = job_document(self._find(request), self._manager)
+        job = job_document(self._find(request), self._manager.parts)
         return JsonResponse(flink.exceptions(job, int(most[:9]) if most else len(job["failures"])))
 
     async def _savepoint(self, request: Request) -> Response:
@@ -273,11 +272,11 @@ class Web:
         )
 
     async def _taskmanagers(self, request: Request) -> Response:
-        return JsonResponse(flink.taskmanagers(taskmanagers_document(self._manager)))
+        return JsonResponse(flink.taskmanagers(taskmanagers_document(self._manager.parts)))
 
     async def _taskmanager(self, request: Request) -> Response:
         name = request.path_params["name"]
-        matches = [each for each in taskmanagers_document(self._manager) if each["name"] == name]
+        matches = [each for each in taskmanagers_document(self._manager.parts) if each["name"] == name]
         return (
             JsonResponse(flink.taskmanager(matches[0]))
             if matches
@@ -292,7 +291,7 @@ class Web:
 
     async def _log(self, request: Request) -> Response:
         words = request.query_params.get("search", "").lower().split()
-        log = job_document(self._find(request), self._manager)["log"]
+        log = job_document(self._find(request), self._manager.parts)["log"]
         return JsonResponse([each for each in log if all(w in f"{each['what']} {each['text']}".lower() for w in words)])
 
     async def _all_history(self, request: Request) -> Response:
