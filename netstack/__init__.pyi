@@ -113,4 +113,5 @@ from .schedule.graph.stream_graph import (
 from .schedule.slots.slots import LoadBalanceMode as LoadBalanceMode
 from .task.context import OperatorContext as OperatorContext
 from .task.operators import Output as Output
+from .trio_stream import TrioStream as TrioStream
 from .version import __version__ as __version__

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, final
 from urllib.parse import SplitResult, urlsplit
 
 import trio
@@ -47,7 +47,12 @@ _OWN: Final = {
 
 
 class ByteStream(abc.ABC):
-    """A connected, reliable, ordered stream of bytes in both directions."""
+    """A connected, reliable, ordered stream of bytes in both directions.
+
+    One task may wait for each direction: a second task in `wait_readable`, or in `wait_writable`, gets
+    `trio.BusyResourceError`, and the first one continues to wait. Pieces and windows are contiguous memory of any
+    native items; all counts are bytes. `netstack.TrioStream` makes a `trio.abc.Stream` of a stream.
+    """
 
     peer: str
     """The name of the peer, for messages."""
@@ -72,15 +77,26 @@ class ByteStream(abc.ABC):
 
         Raises:
             ConnectionLost: the stream broke.
+            ValueError: data or the end has come, and no window has room for a byte: 0 would look like the end.
         """
 
     @abc.abstractmethod
     async def wait_writable(self) -> None:
-        """Waits until `try_send` may take at least one byte. Cancellation: no effect on the stream."""
+        """Waits until `try_send` may take at least one byte. Cancellation: no effect on the stream.
+
+        Raises:
+            trio.BusyResourceError: another task waits here.
+            trio.ClosedResourceError: this end was closed.
+        """
 
     @abc.abstractmethod
     async def wait_readable(self) -> None:
-        """Waits until `try_receive_into` would not return None. Cancellation: no effect on the stream."""
+        """Waits until `try_receive_into` would not return None. Cancellation: no effect on the stream.
+
+        Raises:
+            trio.BusyResourceError: another task waits here.
+            trio.ClosedResourceError: this end was closed.
+        """
 
     @abc.abstractmethod
     def send_eof(self) -> None:
@@ -135,6 +151,43 @@ class ByteStream(abc.ABC):
     def channel_binding(self) -> bytes:
         """A value that only the two ends of an encrypted stream share; empty without encryption."""
         return b""
+
+
+@final
+class OneWaiter:
+    """Held by the task that waits for one direction of a stream; refuses a second one."""
+
+    __slots__ = ("_is_held", "_text")
+
+    def __init__(self, direction: str, peer: str) -> None:
+        """Args: what the task waits to do, such as `read from`; the peer."""
+        self._is_held = False
+        self._text = f"another task already waits to {direction} {peer}; one task may wait for each direction"
+
+    def __enter__(self) -> None:
+        """Begins to wait. Raises trio.BusyResourceError if another task waits."""
+        if self._is_held:
+            raise trio.BusyResourceError(self._text)
+        self._is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_held = False
+
+
+def byte_view(memory: Piece) -> memoryview:
+    """The same memory as bytes, whatever its items are."""
+    view = memoryview(memory)
+    if view.format == "B" and view.ndim == 1:
+        return view
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def check_room(windows: Sequence[memoryview]) -> None:
+    """Raises ValueError if no window has room for a byte; to be called before 0 is returned."""
+    if not any(window.nbytes for window in windows):
+        raise ValueError(
+            f"nothing can be received into {len(windows)} windows without room; give one of at least 1 byte"
+        )
 
 
 class Listener(abc.ABC):

@@ -36,6 +36,7 @@ from .stream_pairs import (
     is_at_end,
     listen,
     pattern_of,
+    raises,
     raises_closed,
     receive,
     send_all,
@@ -93,6 +94,58 @@ async def _nothing_there_is_not_the_end(make_url: MakeUrl) -> None:
         await near.wait_readable()
         check_equal(near.try_receive_into([window]), 1, "a read of one byte")
         check_equal(near.try_receive_into([window]), None, "a read when everything was read")
+
+
+async def _one_task_waits_for_each_direction(make_url: MakeUrl) -> None:
+    """A second task in a wait gets BusyResourceError; the first one is woken as if there had been no second one."""
+    async with stream_pair(make_url) as (near, far):
+        sent = await clog(near)
+        for wait, wake in (
+            (near.wait_readable, functools.partial(send_all, far, [b"x"])),
+            (near.wait_writable, functools.partial(receive, far, sent)),
+        ):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                await raises(trio.BusyResourceError, wait)
+                await wake()
+
+
+async def _windows_without_room_are_refused(make_url: MakeUrl) -> None:
+    """0 bytes stored would look like the end, and nothing would be read for ever."""
+    async with stream_pair(make_url) as (near, far):
+        empty, window = memoryview(bytearray(0)), memoryview(bytearray(10))
+        for what, expected in (("data has come", 1), ("the end has come", 0)):
+            if expected:
+                await send_all(far, [b"x"])
+            else:
+                far.send_eof()
+            await near.wait_readable()
+            for windows in ([empty], [empty, empty], []):
+                try:
+                    count = near.try_receive_into(windows)
+                except ValueError:
+                    continue
+                check(False, f"{what}: a read into {len(windows)} windows without room returns {count}")
+            check_equal(near.try_receive_into([empty, window]), expected, f"a read into a window with room, {what}")
+
+
+async def _counts_are_bytes_whatever_the_items_are(make_url: MakeUrl) -> None:
+    """Integers, signed bytes and rows, in pieces and in windows, also where a ring in memory begins again."""
+    message = bytes(range(1, 241))
+    async with stream_pair(make_url) as (near, far):
+        for _ in range(300):
+            pieces = [memoryview(message).cast("i")]
+            pieces += [memoryview(message).cast("b"), memoryview(message).cast("B", (60, 4))]
+            check_equal(near.try_send(pieces), 720, "what an empty stream takes of 720 bytes of several types")
+            stored = bytearray(720)
+            filled = 0
+            while filled < 720:
+                await far.wait_readable()
+                rest = memoryview(stored)[filled:]
+                window = rest.cast("i") if len(rest) % 4 == 0 else rest
+                filled += far.try_receive_into([window]) or 0
+            check_equal(bytes(stored), message * 3, "the bytes received")
 
 
 async def _what_has_come_is_known_without_reading(make_url: MakeUrl) -> None:
@@ -323,6 +376,9 @@ TRANSPORT_CHECKS: Final[Mapping[str, TransportCheck]] = MappingProxyType(
             _bytes_arrive_in_order,
             _pieces_may_change_after_they_were_taken,
             _nothing_there_is_not_the_end,
+            _one_task_waits_for_each_direction,
+            _windows_without_room_are_refused,
+            _counts_are_bytes_whatever_the_items_are,
             _what_has_come_is_known_without_reading,
             _directions_end_separately,
             _sending_after_the_end_is_an_error,

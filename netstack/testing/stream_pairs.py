@@ -118,11 +118,16 @@ async def closed_while(wait: Callable[[], Awaitable[object]], close: Callable[[]
 
 async def raises_closed(wait: Callable[[], Awaitable[object]]) -> None:
     """A wait on something closed must say so."""
+    await raises(trio.ClosedResourceError, wait)
+
+
+async def raises(kind: type[Exception], wait: Callable[[], Awaitable[object]]) -> None:
+    """A wait must raise an error of this kind."""
     try:
         await wait()
-    except trio.ClosedResourceError:
+    except kind:
         return
-    raise AssertionError(f"{wait} must raise trio.ClosedResourceError once it is closed")
+    raise AssertionError(f"{wait} must raise {kind.__name__}")
 
 
 async def cancelled(wait: Callable[[], Awaitable[object]]) -> None:

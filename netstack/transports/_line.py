@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, final
 
+from netstack.transport import byte_view
+
 BLOCK_BYTES: Final = 256 * 1024
 """The most bytes that one read stores."""
 
@@ -149,7 +151,7 @@ class Line:
         if most is not None and most < due:
             due = most
         left = due
-        for window in windows:
+        for window in map(byte_view, windows):
             if not left:
                 break
             size = min(len(window), left)

@@ -14,7 +14,7 @@ from typing import Final, final
 import trio
 
 from netstack.errors import ConnectionLost
-from netstack.transport import ByteStream, Listener, Piece
+from netstack.transport import ByteStream, Listener, Piece, check_room
 
 IOV_MAX: Final = 1024
 """The most pieces that one system call takes on Linux."""
@@ -60,13 +60,14 @@ class SocketStream(ByteStream):
     def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
         """Receives with one system call."""
         try:
-            if len(windows) == 1:
-                return self._socket.recv_into(windows[0])
-            return self._socket.recvmsg_into(windows)[0]
+            count = self._socket.recv_into(windows[0]) if len(windows) == 1 else self._socket.recvmsg_into(windows)[0]
         except BlockingIOError:
             return None
         except OSError as error:
             raise self._lost(error) from error
+        if not count:
+            check_room(windows)  # the system reports 0 bytes for a window of 0 bytes, too
+        return count
 
     async def wait_writable(self) -> None:
         """Waits until there is room to send."""

@@ -39,7 +39,7 @@ from trio.lowlevel import RunVar
 
 from netstack.deadlines import Deadlines
 from netstack.errors import ConfigError, ConnectionLost, LocalProtocolError
-from netstack.transport import ByteStream, Listener, Piece, Transport, transport_for
+from netstack.transport import ByteStream, Listener, OneWaiter, Piece, Transport, check_room, transport_for
 
 from ._line import Line
 from ._parameters import PREFIX, Parameters, split_url
@@ -190,7 +190,9 @@ class _ImpairedStream(ByteStream):
         self._lost: ConnectionLost | None = None  # of the underlying stream; raised after the bytes before it
         self._broken: str | None = None
         self._closed = False
-        self._reading: dict[trio.CancelScope, float] = {}  # waiting scopes, with their deadlines
+        self._reader = OneWaiter("read from", inner.peer)
+        self._reading: trio.CancelScope | None = None  # that of the task in `wait_readable`
+        self._look_at = math.inf  # when its wait ends
         self._deadlines = _deadlines()
         impairment._streams[self] = None
 
@@ -208,9 +210,8 @@ class _ImpairedStream(ByteStream):
             return None
         count = line.take_into(windows, self._until_cut)
         due_at = line.due_at()
-        for scope, deadline in self._reading.items():  # waiting tasks cannot see bytes that were read here
-            if due_at < deadline:  # never later: a task that waits on a full line must notice new room
-                self._end_at(scope, due_at)
+        if self._reading is not None and due_at < self._look_at:  # a waiting task cannot see bytes that were read here
+            self._end_at(self._reading, due_at)  # never later: a task that waits on a full line must notice new room
         if count:
             impairment._bytes_delivered += count
             if self._until_cut is not None:
@@ -218,6 +219,8 @@ class _ImpairedStream(ByteStream):
                 if not self._until_cut:
                     self.cut_off(f"it was cut after {impairment._parameters.cut_bytes} bytes")
             return count
+        if due_at == -math.inf:
+            check_room(windows)
         if not line.is_over:
             return None
         if self._lost is not None:
@@ -236,25 +239,8 @@ class _ImpairedStream(ByteStream):
 
     async def wait_readable(self) -> None:
         """Waits until bytes are due, and timestamps bytes that arrive meanwhile."""
-        await trio.lowlevel.checkpoint()
-        line = self.line
-        while self._is_whole():
-            self._take_in()
-            due_at = math.inf if self._impairment.is_stalled else line.due_at()
-            if due_at == -math.inf:
-                return
-            with trio.CancelScope() as scope:
-                self._end_at(scope, due_at)
-                try:
-                    if line.takes_more:
-                        await self._inner.wait_readable()
-                    else:  # the bytes stay in the underlying stream, which blocks their sender
-                        await trio.sleep_forever()
-                except trio.ClosedResourceError:
-                    if self._broken is None:
-                        raise
-                finally:
-                    del self._reading[scope]
+        with self._reader:
+            await self._wait_due()
 
     def send_eof(self) -> None:
         self._inner.send_eof()
@@ -276,17 +262,38 @@ class _ImpairedStream(ByteStream):
         return self._inner.channel_binding()
 
     def look_again(self) -> None:
-        """Makes waiting tasks recompute when bytes are due."""
-        for scope in self._reading:
-            scope.cancel()
+        """Makes a waiting task recompute when bytes are due."""
+        if self._reading is not None:
+            self._reading.cancel()
 
     def cut_off(self, reason: str) -> None:
         """Breaks the stream as by a reset: calls and waits fail. A remote end reads the end of its stream."""
         self._broken = f"the connection to {self.peer} broke: {reason}"
         self._end()
 
+    async def _wait_due(self) -> None:
+        await trio.lowlevel.checkpoint()
+        line = self.line
+        while self._is_whole():
+            self._take_in()
+            due_at = math.inf if self._impairment.is_stalled else line.due_at()
+            if due_at == -math.inf:
+                return
+            with trio.CancelScope() as scope:
+                self._end_at(scope, due_at)
+                try:
+                    if line.takes_more:
+                        await self._inner.wait_readable()
+                    else:  # the bytes stay in the underlying stream, which blocks their sender
+                        await trio.sleep_forever()
+                except trio.ClosedResourceError:
+                    if self._broken is None:
+                        raise
+                finally:
+                    self._reading = None
+
     def _end_at(self, scope: trio.CancelScope, due_at: float) -> None:
-        self._reading[scope] = due_at
+        self._reading, self._look_at = scope, due_at
         if self._deadlines is None:
             scope.deadline = due_at
         elif due_at < math.inf:

@@ -14,7 +14,7 @@ import trio
 
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.queue_listener import QueueListener
-from netstack.transport import ByteStream, Listener, Piece, Transport, url_parts
+from netstack.transport import ByteStream, Listener, OneWaiter, Piece, Transport, byte_view, check_room, url_parts
 
 CAPACITY_BYTES: Final = 256 * 1024
 """The capacity of one direction: about that of a loopback socket."""
@@ -35,7 +35,7 @@ class _Pipe:
         room = CAPACITY_BYTES - self.size
         taken = 0
         for piece in pieces:
-            part = bytes(memoryview(piece)[: room - taken])
+            part = bytes(byte_view(piece)[: room - taken])
             if part:
                 self.chunks.append(memoryview(part))
                 taken += len(part)
@@ -48,7 +48,7 @@ class _Pipe:
 
     def read_into(self, windows: Sequence[memoryview]) -> int | None:
         taken = 0
-        for window in windows:
+        for window in map(byte_view, windows):
             position = 0
             while position < len(window) and self.chunks:
                 head = self.chunks[0]
@@ -64,6 +64,8 @@ class _Pipe:
         if taken:
             self.changed.unpark_all()
             return taken
+        if self.chunks or self.ended:
+            check_room(windows)
         return 0 if self.ended else None
 
     def end(self) -> None:
@@ -80,6 +82,8 @@ class MemoryStream(ByteStream):
         self._out = outgoing
         self._in = incoming
         self._closed = False
+        self._reader = OneWaiter("read from", peer)
+        self._writer = OneWaiter("write to", peer)
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
         """Writes into the outgoing pipe."""
@@ -95,19 +99,21 @@ class MemoryStream(ByteStream):
 
     async def wait_writable(self) -> None:
         """Waits until there is room to send."""
-        await trio.lowlevel.checkpoint()
-        while self._out.size >= CAPACITY_BYTES and not self._out.broken:
+        with self._writer:
+            await trio.lowlevel.checkpoint()
+            while self._out.size >= CAPACITY_BYTES and not self._out.broken:
+                self._check_open()
+                await self._out.changed.park()
             self._check_open()
-            await self._out.changed.park()
-        self._check_open()
 
     async def wait_readable(self) -> None:
         """Waits until data has arrived."""
-        await trio.lowlevel.checkpoint()
-        while not self._in.size and not self._in.ended:
+        with self._reader:
+            await trio.lowlevel.checkpoint()
+            while not self._in.size and not self._in.ended:
+                self._check_open()
+                await self._in.changed.park()
             self._check_open()
-            await self._in.changed.park()
-        self._check_open()
 
     def send_eof(self) -> None:
         """Ends the outgoing pipe."""

@@ -29,7 +29,17 @@ import trio
 
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.tls_files import PREFIX, CertificateFolder, split_tls
-from netstack.transport import ByteStream, Listener, Piece, Transport, transport_for, url_parts
+from netstack.transport import (
+    ByteStream,
+    Listener,
+    OneWaiter,
+    Piece,
+    Transport,
+    byte_view,
+    check_room,
+    transport_for,
+    url_parts,
+)
 
 ENCRYPT_BYTES: Final = 256 * 1024
 """Encrypted at a time: about what a socket accepts at once."""
@@ -67,7 +77,9 @@ class TlsStream(ByteStream):
         self._failure: ConnectionLost | None = None
         self._landing = memoryview(bytearray(READ_BYTES))
         self._progress = trio.lowlevel.ParkingLot()
-        self._waits: set[trio.CancelScope] = set()
+        self._reader = OneWaiter("read from", self.peer)
+        self._writer = OneWaiter("write to", self.peer)
+        self._waits: dict[OneWaiter, trio.CancelScope] = {}  # of tasks that wait for the underlying stream
         self._deadline = trio.CancelScope()  # of the background task
         self._is_busy = True  # a background task sends, or performs the handshake
         trio.lowlevel.spawn_system_task(self._in_background, self._shake_hands)
@@ -84,7 +96,7 @@ class TlsStream(ByteStream):
         taken = 0
         try:
             for piece in pieces:
-                view = memoryview(piece).cast("B")[: ENCRYPT_BYTES - taken]
+                view = byte_view(piece)[: ENCRYPT_BYTES - taken]
                 for start in range(0, len(view), _RECORD_BYTES):
                     taken += self._tls.write(view[start : start + _RECORD_BYTES])
                 if taken == ENCRYPT_BYTES:
@@ -98,7 +110,7 @@ class TlsStream(ByteStream):
         """Receives and decrypts."""
         self._check_open()
         received = 0
-        for window in windows:
+        for window in map(byte_view, windows):
             while window:
                 if self._plain:
                     count = min(len(window), len(self._plain))
@@ -114,40 +126,46 @@ class TlsStream(ByteStream):
                 break
         if received:
             return received
+        if self._plain or self._has_ended:
+            check_room(windows)
         return 0 if self._has_ended else None
 
     async def wait_writable(self) -> None:
         """Waits until there is room to send."""
-        await trio.lowlevel.checkpoint()
-        self._check_waiting()
-        if not self._is_open and len(self._early) < ENCRYPT_BYTES:
-            return
-        while self._is_busy and self._failure is None:
-            await self._progress.park()
+        with self._writer:
+            await trio.lowlevel.checkpoint()
             self._check_waiting()
-        if self._failure is None:
-            await self._wait(self._inner.wait_writable)
+            if not self._is_open and len(self._early) < ENCRYPT_BYTES:
+                return
+            while self._failure is None:
+                if not self._is_busy:
+                    await self._wait(self._writer, self._inner.wait_writable)
+                    if not self._is_busy:
+                        return
+                await self._progress.park()
+                self._check_waiting()
 
     async def wait_readable(self) -> None:
         """Waits until data has arrived."""
         self._check_waiting()
-        while not self._plain and not self._has_ended and self._failure is None:
-            if not self._is_open:
-                await self._progress.park()
-                self._check_waiting()
-                continue
-            buffer = memoryview(bytearray(_RECORD_BYTES))
-            try:
-                count = self._read_into(buffer)
-            except ConnectionLost as error:
-                self._failure = error
-            else:
-                if count:
-                    self._plain = bytes(buffer[:count])
-                elif not self._has_ended:
-                    await self._wait(self._inner.wait_readable)
-        await trio.lowlevel.checkpoint()
-        self._check_waiting()
+        with self._reader:
+            while not self._plain and not self._has_ended and self._failure is None:
+                if not self._is_open:
+                    await self._progress.park()
+                    self._check_waiting()
+                    continue
+                buffer = memoryview(bytearray(_RECORD_BYTES))
+                try:
+                    count = self._read_into(buffer)
+                except ConnectionLost as error:
+                    self._failure = error
+                else:
+                    if count:
+                        self._plain = bytes(buffer[:count])
+                    elif not self._has_ended:
+                        await self._wait(self._reader, self._inner.wait_readable)
+            await trio.lowlevel.checkpoint()
+            self._check_waiting()
 
     def send_eof(self) -> None:
         """Half-closes the underlying stream, after the encrypted data."""
@@ -162,7 +180,7 @@ class TlsStream(ByteStream):
         self._closed = True
         if not self._is_busy or not (self._early or self._unsent) or self._failure is not None:
             self._inner.close()
-        for scope in self._waits:
+        for scope in self._waits.values():
             scope.cancel()
         self._deadline.deadline = trio.current_time() + LINGER_S
         self._progress.unpark_all()
@@ -226,12 +244,17 @@ class TlsStream(ByteStream):
 
     async def _flush(self) -> None:
         while not self._send_some():
-            await self._inner.wait_writable()
+            if self._writer in self._waits:
+                # one task may wait: a caller, who began before there was a rest, gives way
+                self._waits[self._writer].cancel()
+                await self._progress.park()
+            else:
+                await self._inner.wait_writable()
 
     def _keep(self, pieces: Sequence[Piece]) -> int:
         had = len(self._early)
         for piece in pieces:
-            self._early += memoryview(piece).cast("B")[: ENCRYPT_BYTES - len(self._early)]
+            self._early += byte_view(piece)[: ENCRYPT_BYTES - len(self._early)]
         return len(self._early) - had
 
     def _read_into(self, window: memoryview) -> int:
@@ -306,15 +329,14 @@ class TlsStream(ByteStream):
     def _named(self, error: ConnectionLost) -> ConnectionLost:
         return ConnectionLost(str(error).replace(self._inner.peer, self.peer))
 
-    async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
+    async def _wait(self, waiter: OneWaiter, wait: Callable[[], Awaitable[None]]) -> None:
         """Waits for the underlying stream, which may outlive ours."""
-        scope = trio.CancelScope()
-        self._waits.add(scope)
         try:
-            with scope:
+            with trio.CancelScope() as self._waits[waiter]:
                 await wait()
         finally:
-            self._waits.discard(scope)
+            del self._waits[waiter]
+            self._progress.unpark_all()
         self._check_waiting()
 
     def _check_open(self) -> None:

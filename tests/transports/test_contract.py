@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import check_half_closeable_stream
 
+from netstack import TrioStream
 from netstack.certificates import make_authority, make_host
 from netstack.errors import ConnectionLost
 from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport
-from netstack.transports import memory
+from netstack.testing.stream_pairs import clog, connected, listen
+from netstack.transport import OneWaiter
+from netstack.transports import memory, tls
 from netstack.transports.memory import MemoryStream
 from netstack.transports.shm import unsupported
 
@@ -62,6 +66,31 @@ def test_contract(check: str, make_url: MakeUrl) -> None:
     trio.run(TRANSPORT_CHECKS[check], make_url)
 
 
+@pytest.mark.parametrize("is_clogged", [False, True], ids=["empty", "clogged"])
+def test_trio_stream_keeps_the_contract_of_trio(
+    is_clogged: bool, make_url: MakeUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pair() -> tuple[TrioStream, TrioStream]:
+        listener = await listen(make_url())
+        near, far = map(TrioStream, await connected(listener))
+        listener.close()
+        if is_clogged:  # TLS has shaken hands: a stream that is full is full for good, and no rest is to be awaited
+            for one, other in ((near, far), (far, near)):
+                await one.send_all(b".")
+                await other.receive_some(1)
+        return near, far
+
+    async def clogged_pair() -> tuple[TrioStream, TrioStream]:
+        ends = await pair()
+        while any([await clog(end.transport_stream) for end in ends]):
+            pass  # the system moves bytes from one full direction while the other one fills
+        return ends
+
+    if is_clogged:
+        monkeypatch.setattr(tls, "LINGER_S", 0.0)
+    trio.run(check_half_closeable_stream, pair, clogged_pair if is_clogged else None)
+
+
 def memory_urls() -> MakeUrl:
     names = map(str, itertools.count())
     return lambda: f"memory://broken-{next(names)}"
@@ -97,12 +126,15 @@ def broken_transports(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Ca
         lambda: monkeypatch.setattr(MemoryStream, "has_come", lambda self: bool(self._in.size)),
     )
     yield "a_closed_stream_is_closed", lambda: monkeypatch.setattr(MemoryStream, "_check_open", nothing)
+    yield "one_task_waits_for_each_direction", lambda: monkeypatch.setattr(OneWaiter, "__enter__", nothing)
+    yield "windows_without_room_are_refused", lambda: monkeypatch.setattr(memory, "check_room", nothing)
+    yield "counts_are_bytes_whatever_the_items_are", lambda: monkeypatch.setattr(memory, "byte_view", memoryview)
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(9))
 def test_a_broken_transport_is_noticed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     name, break_it = list(broken_transports(monkeypatch))[number]
     monkeypatch.setattr("netstack.testing.contracts.LIMIT_S", 0.2)
     break_it()
-    with pytest.raises((AssertionError, ConnectionLost, ExceptionGroup)):
+    with pytest.raises((AssertionError, ConnectionLost, ValueError, ExceptionGroup)):
         trio.run(TRANSPORT_CHECKS[name], memory_urls())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
 from netstack.certificates import make_authority, make_host
@@ -17,6 +18,7 @@ from netstack.cli import main as netstack
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.testing.stream_pairs import receive, send_all
 from netstack.transport import ByteStream, transport_for
+from netstack.transports import memory
 
 pytest.importorskip("cryptography")
 
@@ -194,6 +196,33 @@ async def test_renewed_certificates_are_used_from_the_next_connection_on(
     make_host(host, authority, HOST)
     assert await seen() != before
     listener.close()
+
+
+async def test_sending_while_another_task_waits_for_room_breaks_nothing(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of what was sent waits for room too; the task that began first gives way, and continues to wait."""
+    address = f"tls+memory://room?names=off&folder={host}"
+    listener = await transport_for(address).listen(address)
+    near = await transport_for(listener.address).connect(listener.address)
+    far = await listener.accept()
+    await send_all(near, [b"x"])
+    await receive(far, 1)
+    await send_all(far, [b"x"])
+    await receive(near, 1)
+    monkeypatch.setattr(memory, "CAPACITY_BYTES", 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(near.wait_writable)
+        await trio.testing.wait_all_tasks_blocked()
+        assert near.try_send([b"urgent"]) == 6
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(nursery.child_tasks) == 1
+        monkeypatch.setattr(memory, "CAPACITY_BYTES", 1024)
+        near._inner._out.changed.unpark_all()  # type: ignore[attr-defined]
+        await trio.testing.wait_all_tasks_blocked()
+        assert far.try_receive_into([memoryview(bytearray(10))]) == len(b"urgent")
+    for closable in (near, far, listener):
+        closable.close()
 
 
 async def test_what_is_wrong_with_the_files_is_said_at_once(host: Path, tmp_path: Path) -> None:

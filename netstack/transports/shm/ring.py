@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Final, final
 
-from netstack.transport import Piece
+from netstack.transport import Piece, byte_view
 
 HEADER_BYTES: Final = 4096
 
@@ -72,28 +72,31 @@ class RingWriter:
         mapping, start, capacity = self._mapping, self._start, self._capacity
         before = written = self._written
         room = self._read + capacity - written
-        for piece in pieces:
-            size = len(piece)
-            if size > room:
-                room = self._look() - written + before
+        try:
+            for piece in pieces:
+                size = len(piece)
                 if size > room:
-                    if not room:
-                        break
-                    piece = memoryview(piece)[:room]
-                    size = room
-            offset = written & (capacity - 1)
-            end = offset + size
-            if end <= capacity:
-                mapping[start + offset : start + end] = piece
-            else:
-                whole = memoryview(piece)
-                first = capacity - offset
-                mapping[start + offset : start + capacity] = whole[:first]
-                mapping[start : start + end - capacity] = whole[first:]
-            written += size
-            room -= size
-            if not room:
-                break  # this piece may be incomplete, so nothing may follow it
+                    room = self._look() - written + before
+                    if size > room:
+                        if not room:
+                            break
+                        piece = memoryview(piece)[:room]
+                        size = room
+                offset = written & (capacity - 1)
+                end = offset + size
+                if end <= capacity:
+                    mapping[start + offset : start + end] = piece
+                else:
+                    whole = memoryview(piece)
+                    first = capacity - offset
+                    mapping[start + offset : start + capacity] = whole[:first]
+                    mapping[start : start + end - capacity] = whole[first:]
+                written += size
+                room -= size
+                if not room:
+                    break  # this piece may be incomplete, so nothing may follow it
+        except (IndexError, NotImplementedError):  # the items of a piece are not bytes
+            return self.write([byte_view(piece) for piece in pieces])
         if written != before:
             self._written = self._words[WRITTEN] = written
         return written - before
@@ -179,22 +182,25 @@ class RingReader:
             )
         self._written = written
         view, start = self._view, self._start
-        for window in windows:
-            size = len(window)
-            if size > written - read:
-                size = written - read
-                if not size:
-                    break
-                window = window[:size]
-            offset = read & (capacity - 1)
-            end = offset + size
-            if end <= capacity:
-                window[:] = view[start + offset : start + end]
-            else:
-                first = capacity - offset
-                window[:first] = view[start + offset : start + capacity]
-                window[first:] = view[start : start + end - capacity]
-            read += size
+        try:
+            for window in windows:
+                size = len(window)
+                if size > written - read:
+                    size = written - read
+                    if not size:
+                        break
+                    window = window[:size]
+                offset = read & (capacity - 1)
+                end = offset + size
+                if end <= capacity:
+                    window[:] = view[start + offset : start + end]
+                else:
+                    first = capacity - offset
+                    window[:first] = view[start + offset : start + capacity]
+                    window[first:] = view[start : start + end - capacity]
+                read += size
+        except (ValueError, NotImplementedError):  # the items of a window are not bytes
+            return self.read_into([byte_view(window) for window in windows])
         self._read = words[READ] = read
         return read - before
 

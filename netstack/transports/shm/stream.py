@@ -27,7 +27,7 @@ from typing import Final, final
 import trio
 
 from netstack.errors import ConnectionLost
-from netstack.transport import ByteStream, Piece
+from netstack.transport import ByteStream, OneWaiter, Piece, check_room
 
 from .ring import HEADER_BYTES, RingBroken, RingReader, RingWriter
 
@@ -178,6 +178,8 @@ class ShmStream(ByteStream):
         self._lost = ""
         """Why the peer is gone; what it wrote before may still be read while there is `_in`."""
         self._closed = False
+        self._reader = OneWaiter("read from", peer)
+        self._writer = OneWaiter("write to", peer)
         self._on_closed = on_closed
         if memory is not None:
             self._attach(memory, 0)
@@ -210,45 +212,50 @@ class ShmStream(ByteStream):
             if count and incoming.must_wake_writer():
                 with contextlib.suppress(OSError):  # many wake-ups are pending already, or the peer has ended
                     self._socket.send(b"\0")
-        if count is None and (self._lost or self._closed):
-            raise self._error(self._lost or "it is closed")
+        if count is None:
+            if self._lost or self._closed:
+                raise self._error(self._lost or "it is closed")
+        elif not count:
+            check_room(windows)
         return count
 
     async def wait_writable(self) -> None:
         """Waits until a quarter of the ring is free."""
         self._check_open()
-        out = self._out
-        if self._lost or self._has_ended or (out is not None and not out.may_sleep()):
-            await trio.lowlevel.checkpoint()
-            return
-        try:
-            while not self._is_over() and (out is None or out.may_sleep()):
-                await self._changed.park()
-                self._check_open()
-                out = self._out
-        finally:
-            if out is not None and self._out is out:
-                out.stay_awake()
+        with self._writer:  # a second task would clear the flag by which the peer knows that the first one sleeps
+            out = self._out
+            if self._lost or self._has_ended or (out is not None and not out.may_sleep()):
+                await trio.lowlevel.checkpoint()
+                return
+            try:
+                while not self._is_over() and (out is None or out.may_sleep()):
+                    await self._changed.park()
+                    self._check_open()
+                    out = self._out
+            finally:
+                if out is not None and self._out is out:
+                    out.stay_awake()
 
     async def wait_readable(self) -> None:
         """Waits until data has arrived."""
         self._check_open()
-        if not self._lost and self._in is None:
-            await self._changed.park()
-            self._check_open()
-        incoming = self._in
-        if self._lost or incoming is None or not incoming.may_sleep():
-            await trio.lowlevel.checkpoint()
-            return
-        try:
-            while not self._is_over() and incoming.may_sleep():
-                await trio.lowlevel.wait_readable(self._bell)
-                self._check_open()  # it may be closed meanwhile, and its number reused
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._bell)
-        finally:
-            if self._in is incoming:
-                incoming.stay_awake()
+        with self._reader:
+            if not self._lost and self._in is None:
+                await self._changed.park()
+                self._check_open()
+            incoming = self._in
+            if self._lost or incoming is None or not incoming.may_sleep():
+                await trio.lowlevel.checkpoint()
+                return
+            try:
+                while not self._is_over() and incoming.may_sleep():
+                    await trio.lowlevel.wait_readable(self._bell)
+                    self._check_open()  # it may be closed meanwhile, and its number reused
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(self._bell)
+            finally:
+                if self._in is incoming:
+                    incoming.stay_awake()
 
     def send_eof(self) -> None:
         """Ends the outgoing ring."""
