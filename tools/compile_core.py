@@ -55,7 +55,7 @@ MODULES: Final = (
     *("wire.outgoing_batch", "wire.connection"),
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
     *("shuffle.index", "shuffle.pages", "shuffle.compression", "shuffle.region", "shuffle.reading"),
-    *("shuffle.view", "shuffle.store"),
+    *("shuffle.stored_regions", "shuffle.view", "shuffle.store"),
     *("inbound.channel_buffers", "inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
     *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.in_band"),
 )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from .histogram import Histogram
+
+_LATE_NS: Final = 1_000_000_000  # records that arrive this long after the last was sent: the receiver is too slow
 
 _MARK_NS = 10_000_000  # a (time, count) mark each 10 ms makes windows precise
 _LOG_AT_MOST = 1 << 22  # logged segments, 100 MB; later ones are not sampled
@@ -120,3 +123,13 @@ def round_robin_keys(indexes: Int64s, channels: int) -> Int64s:
 def column(values: Sequence[int]) -> Int64s:
     """Values as an int64 array."""
     return np.array(values, dtype=np.int64)
+
+
+def paced_window(rate_per_s: float, records: int, start_ns: int, stopped_ns: int, last_ns: int) -> dict[str, Any]:
+    """The window of a run at a rate: the whole run.
+
+    Records flushed by a timer arrive in bursts, and one burst more or less would change the rate by many per cent.
+    """
+    ended_ns = last_ns if last_ns - stopped_ns > _LATE_NS else stopped_ns
+    # The last record is due one interval before the end of its time.
+    return {"records": records, "seconds": max((ended_ns - start_ns) / 1e9, records / rate_per_s), "steady": True}

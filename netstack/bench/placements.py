@@ -27,7 +27,7 @@ from .mesh.tables import print_matrix
 from .runners import Runners
 from .spec import RunSpec, constants_of
 from .store import Store
-from .sweep import Progress, RunOnce
+from .sweep import Bar, Progress, RunOnce
 
 Open = tuple[RunOnce, Progress]
 
@@ -49,16 +49,6 @@ _SPARKS: Final = {
     "tables_timeout_s": SparkSettings().tables_timeout_s,
 }
 """Flags that only Spark has, and their defaults."""
-
-
-class Bar(Progress, Protocol):
-    """Progress of runs and of preparations."""
-
-    def prepare(self, what: str, expected_s: float) -> None:
-        """A preparation or follow-up of runs starts."""
-
-    def prepared(self) -> None:
-        """It has ended."""
 
 
 class Place(Protocol):

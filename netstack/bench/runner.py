@@ -7,7 +7,6 @@ Both workers are always killed and reaped.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from netstack.scratch import scratch_folder
-from netstack.units import format_duration
 
+from .arrivals import paced_window
 from .busy import busy_warnings
 from .emulation import emulation_cells
 from .endpoints import prepare
@@ -25,7 +24,8 @@ from .host import host_facts, version
 from .pair import OnProgress as OnProgress, Progress as Progress, Summaries, lead
 from .peers import load_engine, peer_spec, uses_timeout
 from .processes import PhaseLimits, Workers
-from .spec import RunSpec
+from .run_warnings import connection_warnings, pace_warnings, timeout_warnings
+from .spec import DEFAULT_SECONDS, RunSpec
 from .stopping import kept_at_interrupt
 from .store import flatten
 from .sweep import median_result
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from .peers.flink import FlinkSession
 
 OURS: Final = "netstack"
-DEFAULT_SECONDS: Final = 3.0
-"""Length of a run without `records` and `seconds`."""
-
-_WINDOW_S = 0.06  # what is left after the warm-up of a run that is too short for a steady window (`Arrivals.window`)
-_LATE_NS = 1_000_000_000  # records that arrive this long after the last was sent: the receiver is too slow
-_RATE_KEPT = 0.98  # below this part of the requested rate there is a warning
 _COMPARED: Final = (
     "records_per_s",
     "payload_mb_per_s",
@@ -240,56 +234,6 @@ def _timeline(producer: dict[str, Any], consumer: dict[str, Any]) -> list[dict[s
         for sample in summary["facts"]["timeline"] or ()
     ]
     return sorted(samples, key=lambda sample: float(sample["t_s"])) or None
-
-
-def paced_window(rate_per_s: float, records: int, start_ns: int, stopped_ns: int, last_ns: int) -> dict[str, Any]:
-    """The window of a run at a rate: the whole run.
-
-    Records flushed by a timer arrive in bursts, and one burst more or less would change the rate by many per cent.
-    """
-    ended_ns = last_ns if last_ns - stopped_ns > _LATE_NS else stopped_ns
-    # The last record is due one interval before the end of its time.
-    return {"records": records, "seconds": max((ended_ns - start_ns) / 1e9, records / rate_per_s), "steady": True}
-
-
-def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> list[str]:
-    """Warnings for a run that was too short, or a producer that did not keep the requested rate."""
-    warnings = []
-    if not steady and spec.rate_per_s is None:
-        if sent_s - min(spec.warmup_s, sent_s / 3) < _WINDOW_S:
-            cause = f"the run lasted {sent_s:.2f} s, too short for a warm-up"
-        else:
-            cause = "too few records arrived between the warm-up and the end of the producer"
-        warnings.append(f"{cause}: the figures include the start")
-    if spec.rate_per_s is not None and sent_records > 1:
-        # The last record is due one interval before the end of its second, hence the one less.
-        reached = (sent_records - 1) / sent_s if sent_s > 0 else math.inf
-        if reached < _RATE_KEPT * spec.rate_per_s * (sent_records - 1) / sent_records:
-            warnings.append(
-                f"asked {spec.rate_per_s:g} records/s, sent {reached:.0f}: latencies grow with the run's length"
-            )
-    return warnings
-
-
-def timeout_warnings(spec: RunSpec, sent_s: float) -> list[str]:
-    """A warning for a buffer timeout that cannot expire during the run."""
-    timeout_s = spec.buffer_timeout_s
-    if timeout_s is None or timeout_s <= sent_s:
-        return []
-    return [
-        f"the buffer timeout of {format_duration(timeout_s, space=' ')} is longer than the run of {sent_s:.2f} s: it"
-        " never expired, so the figures are those of --buffer-timeout none"
-    ]
-
-
-def connection_warnings(spec: RunSpec, control: str | None) -> list[str]:
-    """Warnings about the congestion control of a connection."""
-    if spec.rate_per_s is None and control == "bbr":
-        return [
-            "the connection's TCP congestion control is bbr (the system's default), which paces: on loopback it"
-            " has about half of cubic's throughput, and varies more (sysctl net.ipv4.tcp_congestion_control)"
-        ]
-    return []
 
 
 def _either(first: dict[str, Any], second: dict[str, Any], name: str) -> Any:

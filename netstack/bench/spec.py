@@ -21,6 +21,9 @@ Verify = Literal["all", "sample"]
 Checkpoints = Literal["none", "aligned", "unaligned"]
 TransportName = Literal["tcp", "unix", "shm", "tls"]
 
+DEFAULT_SECONDS: Final = 3.0
+"""Length of a run without `records` and `seconds`."""
+
 _PROFILE_SETTINGS: Final = {
     "exclusive_buffers_per_channel": "exclusive_buffers",
     "floating_buffers_per_gate": "floating_buffers",

@@ -71,6 +71,16 @@ class Progress(Protocol):
         """A run ended, successfully or not."""
 
 
+class Bar(Progress, Protocol):
+    """Progress of runs and of preparations."""
+
+    def prepare(self, what: str, expected_s: float) -> None:
+        """A preparation or follow-up of runs starts."""
+
+    def prepared(self) -> None:
+        """It has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class SweepResult:
     """The outcome of a sweep.

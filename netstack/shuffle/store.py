@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
-from ..buffer.buffer import Buffer, Notify
+from ..buffer.buffer import Notify
 from ..buffer.pools import LocalBufferPool
 from ..buffer.stored import Packaging
 from ..errors import ChannelFailed, DiskFull, ErrorCode, NetstackError
@@ -30,22 +30,18 @@ from .files import PartitionFiles, SealedFiles, ShuffleFolder
 from .index import BROADCAST, Extent, RegionEntry, RegionIndex
 from .reading import Disk, ReadScheduler
 from .region import Region
+from .stored_regions import StoredRegions
 from .view import StoredView
 
 CUT_SHARE: Final = 3 / 8
 
 
 @final
-class PartitionStore:
+class PartitionStore(StoredRegions):
     """The storage of one kept partition; created by the TaskManager.
 
     Attributes:
-        number: unique in its TaskManager; names the files, and orders reads.
-        index: its regions; for a sealed blocking partition empty, since the index file has them.
-        page_bytes: size of a network buffer.
-        drain: the drain flag of its EndOfData.
         compression: decides which pages are compressed, and counts them.
-        failure: why its producer failed; None without a failure.
         error: why writing failed; None without an error.
     """
 
@@ -65,16 +61,16 @@ class PartitionStore:
         quota: DiskQuota,
     ) -> None:
         """Accesses no file yet."""
-        self.number = number
-        self.kind = kind
-        self.files = PartitionFiles(folder, number, subpartitions, own_files=own_files, ticks=ticks)
-        self.index = RegionIndex(subpartitions, own_files=own_files)
-        self.page_bytes = page_bytes
-        self.drain = True
-        self.is_sealed = False
-        self.is_released = False
-        self.stored_bytes = 0
-        self.failure: str | None = None
+        super().__init__(
+            number,
+            kind,
+            PartitionFiles(folder, number, subpartitions, own_files=own_files, ticks=ticks),
+            RegionIndex(subpartitions, own_files=own_files),
+            page_bytes=page_bytes,
+            disk=disk,
+            reads=reads,
+            quota=quota,
+        )
         self.error: NetstackError | None = None
         self.on_sealed: Callable[[], None] | None = None
         """Called when everything is on disk."""
@@ -82,22 +78,13 @@ class PartitionStore:
         """Called when writing failed."""
         self.on_cut: Callable[[], None] | None = None
         """Called between two records: the writer finishes every open buffer."""
-        self.first_region = 0
         self._subpartitions = subpartitions
         self.compression = compression
-        self._disk = disk
-        self.reads = reads
-        self._quota = quota
         self._pool: LocalBufferPool | None = None
         self._sources: list[ResultSubpartition] = []
         self._dirty: dict[int, None] = {}
-        self._open = Region(0)
-        self._unwritten: deque[Region] = deque()
-        self._is_writing = False
         self._is_cutting = False
-        self._is_sealing = False
         self._views: dict[StoredView, None] = {}
-        self._file_users = 1
         self._taken: set[int] = set()
 
     def attach(self, partition: ResultPartition) -> None:
@@ -219,7 +206,7 @@ class PartitionStore:
                 ErrorCode.SUBPARTITION_CONSUMED, "a HYBRID_SELECTIVE partition can be read only once", channel=name
             )
         is_live = not self.kind.is_blocking
-        view = StoredView(self, first, count, notify, packaging, is_live=is_live)
+        view = StoredView(self, first, count, notify, packaging, self._on_view_released, is_live=is_live)
         self._views[view] = None
         if is_live:
             if not self.kind.is_reconsumable:
@@ -229,75 +216,10 @@ class PartitionStore:
             self._load(view)
         return view
 
-    def on_view_released(self, view: StoredView) -> None:
+    def _on_view_released(self, view: StoredView) -> None:
         """Removes a released view."""
         self._views.pop(view, None)
         self.reads.forget(view)
-
-    def retain_files(self) -> None:
-        """Adds a user of the files, for a read or write."""
-        self._file_users += 1
-
-    def release_files(self) -> None:
-        """Drops a user of the files; the last one removes them."""
-        self._file_users -= 1
-        if not self._file_users:
-            self._quota.used_bytes -= self.stored_bytes
-            self.stored_bytes = 0
-            self._disk.submit(self.files.remove, _ignore)
-
-    @property
-    def regions(self) -> int:
-        """Number of cut regions."""
-        return self._open.number
-
-    def is_cut(self, region: int) -> bool:
-        """Whether a region is complete."""
-        return region < self._open.number or self._is_sealing
-
-    def items(self, region: int, subpartition: int) -> list[Buffer] | None:
-        """The buffers in memory of a subpartition in a region; None if the region is on disk."""
-        if region < self.index.regions:
-            return None
-        if region == self._open.number:
-            return self._open.items(subpartition)
-        return self._unwritten[region - self.index.regions].items(subpartition)
-
-    def next_group(self, region: int, *, alone: bool) -> list[int]:
-        """The regions from `region` on that are read together: one, unless it is torn; none while that is unknown.
-
-        Args:
-            region: the first region.
-            alone: whether the reader reads one subpartition, and so need not wait for a cut.
-        """
-        if region > self._open.number or (region == self._open.number and (self._is_sealing or not alone)):
-            return []
-        if alone:
-            return [region]
-        group = [region]
-        while self._is_torn(group[-1]):
-            if group[-1] + 1 >= self._open.number:
-                return group if self._is_sealing else []
-            group.append(group[-1] + 1)
-        return group
-
-    def on_taken(self, region: int, subpartition: int, view: StoredView) -> None:
-        """Drops buffers that a view has taken from memory, if they are read only once."""
-        if self.kind.is_reconsumable or (self._is_writing and region == self.index.regions):
-            return
-        holder = self._open if region == self._open.number else self._unwritten[region - self.index.regions]
-        holder.drop(subpartition, view.taken_items)
-        view.forget_taken()
-
-    def count_in_memory(self, view: StoredView) -> int:
-        """Number of buffers and events in memory that a view has yet to read."""
-        at = view.region
-        waiting = 0
-        for region in (*self._unwritten, self._open):
-            if region.number >= at:
-                for subpartition in range(view.first, view.first + view.count):
-                    waiting += len(region.items(subpartition))
-        return waiting - view.taken_items
 
     # Inside.
 
@@ -434,12 +356,3 @@ class PartitionStore:
         unwritten, self._unwritten = self._unwritten, deque()
         for region in unwritten:
             region.recycle()
-
-    def _is_torn(self, region: int) -> bool:
-        if region < self.index.regions:
-            return self.index.is_torn(region)
-        return self._unwritten[region - self.index.regions].is_torn
-
-
-def _ignore(result: object, error: NetstackError | None) -> None:
-    """Ignores files that cannot be removed; they are removed with their folder."""

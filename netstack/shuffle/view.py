@@ -13,8 +13,8 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, final
+from collections.abc import Callable, Sequence
+from typing import Final, final
 
 from ..buffer.buffer import Allowance, Buffer, BufferOwner, Notify, PartOwner
 from ..buffer.stored import Packaging, StoredBuffer, decompress
@@ -23,9 +23,7 @@ from ..events import DataType, EndOfData, EndOfPartition, encode_event
 from .index import Extent, merge
 from .pages import Page
 from .reading import Block
-
-if TYPE_CHECKING:
-    from .store import PartitionStore
+from .stored_regions import StoredRegions
 
 MAX_PARTS: Final = 64
 """Pages in one frame, which share a buffer of the consumer: few pages shrink to less than a sixty-fourth."""
@@ -45,19 +43,28 @@ class StoredView:
     """The read end of some subpartitions of a kept partition."""
 
     def __init__(
-        self, store: PartitionStore, first: int, count: int, notify: Notify, packaging: Packaging, *, is_live: bool
+        self,
+        store: StoredRegions,
+        first: int,
+        count: int,
+        notify: Notify,
+        packaging: Packaging,
+        on_released: Callable[[StoredView], None],
+        *,
+        is_live: bool,
     ) -> None:
         """Use `PartitionStore.create_view`. A live view reads regions as they are cut; others wait for `start`."""
         self.first = first
         self.count = count
         self.files = store.files
         self._store = store
+        self._on_released = on_released
         self._notify: Notify | None = notify
         self._packaging = packaging
         self._is_live = is_live
         self._steps: deque[tuple[int, int]] = deque()
         self._next_region = store.first_region
-        self.taken_items = 0
+        self._taken_items = 0
         """Number of buffers taken of the present step, while it is in memory."""
         self._taken_bytes = self._taken_events = 0
         self._extents: deque[Extent] = deque()
@@ -221,7 +228,7 @@ class StoredView:
         """Data buffers that may be announced, including those on disk."""
         waiting = len(self._ready) + self._pages_left
         if not waiting and self._is_live:
-            waiting = self._store.count_in_memory(self)
+            waiting = self._store.count_in_memory(self.region, self.first, self.count) - self._taken_items
         return min(waiting, MAX_BACKLOG)
 
     def queued_buffers(self) -> int:
@@ -264,7 +271,7 @@ class StoredView:
             self._released = True
             self._notify = None
             self._drop_ready()
-            self._store.on_view_released(self)
+            self._on_released(self)
 
     @property
     def failure(self) -> str | None:
@@ -338,7 +345,7 @@ class StoredView:
         whole = self._peek()
         if whole is None:
             return None
-        self.taken_items += 1
+        self._taken_items += 1
         buffer: Buffer
         if whole.data_type is not _DATA:
             self._taken_events += 1
@@ -351,7 +358,8 @@ class StoredView:
             else:
                 buffer = Buffer(whole.memory, whole.length, _DATA, owner, whole.segment)
                 buffer.pieces = whole.pieces
-        self._store.on_taken(*self._steps[0], self)
+        if self._store.drop_taken(*self._steps[0], self._taken_items):
+            self._taken_items = self._taken_bytes = self._taken_events = 0
         return buffer
 
     def _peek(self) -> Buffer | None:
@@ -367,12 +375,12 @@ class StoredView:
             if items is None:  # written, and no longer in memory
                 self._go_to_files()
                 continue
-            if self.taken_items < len(items):
-                return items[self.taken_items]
+            if self._taken_items < len(items):
+                return items[self._taken_items]
             if not store.is_cut(region):
                 return None
             self._steps.popleft()
-            self.taken_items = self._taken_bytes = self._taken_events = 0
+            self._taken_items = self._taken_bytes = self._taken_events = 0
         return None
 
     def _find_steps(self) -> bool:
@@ -389,7 +397,7 @@ class StoredView:
         """Adds the extents of this step and of the next ones that are also on disk."""
         store = self._store
         self._skip_bytes, self._skip_events = self._taken_bytes, self._taken_events
-        self.taken_items = self._taken_bytes = self._taken_events = 0
+        self._taken_items = self._taken_bytes = self._taken_events = 0
         extents: list[Extent] = []
         while (self._steps or self._find_steps()) and store.items(*self._steps[0]) is None:
             extent = store.index.extent(*self._steps.popleft())
@@ -398,10 +406,6 @@ class StoredView:
         self._extents.extend(merge(extents))
         self._pages_left += sum(extent.pages for extent in extents)
         self._ask()
-
-    def forget_taken(self) -> None:
-        """Resets the counts of taken buffers, which were dropped from the region."""
-        self.taken_items = self._taken_bytes = self._taken_events = 0
 
     @property
     def region(self) -> int:

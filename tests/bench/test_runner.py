@@ -13,15 +13,13 @@ from hypothesis import given, strategies as st
 from netstack.bench.columns import COLUMNS
 from netstack.bench.endpoints import address_of, config_of
 from netstack.bench.host import congestion_control
+from netstack.bench.run_warnings import connection_warnings, pace_warnings, timeout_warnings
 from netstack.bench.runner import (
     Progress,
     _steps_per_s,
-    connection_warnings,
-    pace_warnings,
     ratios,
     run_once,
     run_with_peers,
-    timeout_warnings,
     with_length,
 )
 from netstack.bench.source import MissingExtra

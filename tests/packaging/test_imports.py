@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 from tool_modules import load_tool
 
@@ -29,6 +31,19 @@ def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for the type checker alone count too."""
+    graph = grimp.build_graph(*(package.name for package in packages.PACKAGES), cache_dir=None)
+
+    def check() -> None:
+        TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
+
+    check()
+    graph.add_import(importer="netstack.errors", imported="netstack.config")
+    with pytest.raises(CycleError):
+        check()
 
 
 def test_contracts_hold() -> None:

@@ -35,7 +35,7 @@ from netstack.units import counted
 
 from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed
-from ..runner import DEFAULT_SECONDS
+from ..spec import DEFAULT_SECONDS
 from .clocks import HostClock, Reading, read_clock, translate
 from .cluster import Mesh, open_mesh
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 from urllib.parse import urlsplit
 
+from ..arrivals import paced_window
 from ..busy import busy_warnings
 from ..histogram import Histogram
 from ..host import host_facts, version
-from ..runner import connection_warnings, pace_warnings, paced_window, timeout_warnings
+from ..run_warnings import connection_warnings, pace_warnings, timeout_warnings
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
 from .matrix import SINK, SOURCE, Matrix, Placement
 from .spec import MeshSpec

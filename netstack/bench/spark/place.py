@@ -19,10 +19,9 @@ from netstack.spark.session import open_session
 from netstack.spark.settings import SparkSettings
 
 from ..inputs import Rows
-from ..placements import Bar
 from ..spec import RunSpec
 from ..store import Store, read_sweep
-from ..sweep import Progress, RunOnce
+from ..sweep import Bar, Progress, RunOnce
 from .engine import SparkEngine, failure_of
 from .sweep import Recorder
 from .tables import check_tables, table_url, write_tables

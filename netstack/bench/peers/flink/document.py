@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ...arrivals import paced_window
 from ...checkpoints.figures import Completed, times
 from ...histogram import Histogram
 from ...host import congestion_control, host_facts, version
-from ...runner import pace_warnings, paced_window, timeout_warnings
+from ...run_warnings import pace_warnings, timeout_warnings
 from .spec import FlinkSpec
 
 SOURCE: Final = "cell-source"

@@ -22,9 +22,9 @@ from typing import Any, Final, Self
 
 from netstack.scratch import scratch_folder
 
+from ...pair import Progress
 from ...processes import MeasurementFailed
-from ...runner import DEFAULT_SECONDS, Progress
-from ...spec import RunSpec
+from ...spec import DEFAULT_SECONDS, RunSpec
 from .document import document_of
 from .jar import java_command
 from .spec import FlinkSpec
