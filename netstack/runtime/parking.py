@@ -22,9 +22,9 @@ from typing import Any, Final, Protocol, TypeVar, final
 
 import trio
 
+from ..transport import ByteStream
 from ..wakeup import Signal
 from .interrupts import INTERRUPTS
-from .pump import Pump
 from .spin import Spinner, offer_processor
 from .staying import Stay
 from .thread_visits import MAIN, Visits
@@ -33,6 +33,22 @@ R = TypeVar("R")
 
 LONGEST_S: Final = 60.0
 """A thread polls again after this time at the latest."""
+
+
+class PolledConnection(Protocol):
+    """What a waiting thread needs of a connection whose socket it polls."""
+
+    @property
+    def stream(self) -> ByteStream:
+        """Its stream."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the stream is a socket, which a thread may use without the loop."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection is over, or the loop will end it next."""
 
 
 class Parking(Protocol):
@@ -79,7 +95,7 @@ async def _go_on() -> None:
 class ThreadParking:
     """Waits as a thread; for one thread at a time."""
 
-    def __init__(self, visits: Visits, pumps: Callable[[], Iterable[Pump]]) -> None:
+    def __init__(self, visits: Visits, pumps: Callable[[], Iterable[PolledConnection]]) -> None:
         """Created in the loop.
 
         Args:
@@ -92,7 +108,7 @@ class ThreadParking:
         self.stay = Stay(visits.door)
         self._visits = visits
         self._pumps = pumps
-        self._polled: dict[Pump, int] = {}
+        self._polled: dict[PolledConnection, int] = {}
         self._poll = select.poll()
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._bell, False)
