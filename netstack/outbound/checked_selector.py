@@ -7,9 +7,10 @@ one would send the record to every consumer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from ..errors import ConfigError
+from ..own_packages import OWN_PACKAGES
 from .selector import ChannelSelector, checked_channel, checked_channels
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from .selector import Indices
     from .subpartition import ResultSubpartition
-
-_OURS: Final = ChannelSelector.__module__.partition(".")[0] + "."
 
 
 def checked(selector: ChannelSelector) -> ChannelSelector:
@@ -32,7 +31,7 @@ def checked(selector: ChannelSelector) -> ChannelSelector:
             f"selector={selector!r}; give an object of a subclass of ChannelSelector, such as RebalanceSelector(),"
             " or CustomSelector(function)"
         )
-    return selector if type(selector).__module__.startswith(_OURS) else CheckedSelector(selector)
+    return selector if type(selector).__module__.partition(".")[0] in OWN_PACKAGES else CheckedSelector(selector)
 
 
 @final
