@@ -11,6 +11,7 @@ creates a Python object.
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Any, Final
 
 import msgpack
@@ -88,3 +89,18 @@ def _check_depth(document: Any, max_depth: int) -> None:
         for each in level:  # keys are hashed, so no list or dict is among them
             inner += [value for value in (each.values() if type(each) is dict else each) if type(value) in _CONTAINERS]
         level = inner
+
+
+def memory_bytes(document: object, most: int) -> int:
+    """Returns how much memory plain data takes, containers and values; counts no further than `most`."""
+    total = 0
+    values = [document]
+    while values and total <= most:
+        value = values.pop()
+        total += getsizeof(value)
+        if type(value) is dict:
+            total += sum(map(getsizeof, value))
+            values += value.values()
+        elif type(value) is list or type(value) is tuple:
+            values += value
+    return total

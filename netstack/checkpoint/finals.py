@@ -36,7 +36,8 @@ class FinalStates:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folders = CheckpointFolders(os.path.join(os.path.abspath(folder), FOLDER_NAME), CheckpointFiles())
+        root = os.path.abspath(folder)
+        self._folders = CheckpointFolders(os.path.join(root, FOLDER_NAME), CheckpointFiles(), root=root)
 
     def write(self, snapshot: TaskSnapshot) -> TaskFile:
         """Writes the final state of a task; once it returns, the file survives a power failure.

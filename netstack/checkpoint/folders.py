@@ -7,7 +7,7 @@ Rules:
 - A file is written under a temporary name, synchronised, renamed, its folder synchronised, and read back. A crash or a
   full disk leaves only a temporary file, which is never read.
 - Only files and folders with names of checkpoints are removed. A link to a folder is followed by reads, but never by
-  removals.
+  writes and removals.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ class CheckpointFolders:
     Args:
         folder: their parent folder; created with the first file.
         files: the system calls.
+        root: the job's folder, if `folder` lies below it; no link is followed below it.
     """
 
-    def __init__(self, folder: str, files: CheckpointFiles) -> None:
+    def __init__(self, folder: str, files: CheckpointFiles, *, root: str | None = None) -> None:
         self.folder = folder
+        self._root = folder if root is None else root
         self._files = files
 
     def path(self, checkpoint_id: int) -> str:
@@ -83,8 +85,10 @@ class CheckpointFolders:
         written = 0
         try:
             self._make(folder)
+            self._check_below(folder)
             file = self._files.create(temporary)
             with file:
+                self._check_below(folder)  # it may have been replaced meanwhile; nothing is written yet
                 for piece in pieces:
                     rest = memoryview(piece)
                     while rest:
@@ -205,6 +209,13 @@ class CheckpointFolders:
             actual = crc.crc32(piece, actual)
         if actual != expected:
             raise OSError(errno.EIO, "the file differs from what was written")
+
+    def _check_below(self, folder: str) -> None:
+        """Checks that no folder below the root is a link. Raises OSError."""
+        while folder != self._root:
+            if not self._files.is_folder(folder):
+                raise OSError(errno.ENOTDIR, f"{folder} is no folder, or a link to one, which is not followed")
+            folder = os.path.dirname(folder)
 
     def _make(self, folder: str) -> None:
         try:

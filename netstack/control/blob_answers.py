@@ -15,13 +15,19 @@ from typing import Final, final
 import trio
 
 from ..errors import ErrorCode, RemoteProtocolError
-from ..safe_text import safe_error
+from ..safe_text import safe_error, safe_repr
 from .link import MessageLink
 from .messages import BlobPart
 from .reports import FetchBlob
 
 MAX_FETCHES: Final = 1024
 """Requests that may wait; a peer requests one part of a blob at a time."""
+
+MAX_PLACES: Final = 64
+"""Places at which reading a blob failed, in one request; a peer names the last ones."""
+
+MAX_CHARACTERS: Final = 16384
+"""Characters of one request."""
 
 AT_ONCE: Final = 8
 """Requests that are served concurrently."""
@@ -44,7 +50,14 @@ class BlobAnswers:
         self._scope = trio.CancelScope()
 
     def enqueue(self, fetch: FetchBlob) -> None:
-        """Queues a request. Raises RemoteProtocolError if `MAX_FETCHES` requests wait already."""
+        """Queues a request. Raises RemoteProtocolError if it is long, or `MAX_FETCHES` requests wait already."""
+        characters = len(fetch.key) + sum(map(len, fetch.failed))
+        if len(fetch.failed) > MAX_PLACES or characters > MAX_CHARACTERS:
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME,
+                f"{self._link.peer} requests blob {safe_repr(fetch.key, 40)} with {len(fetch.failed)} failed places and"
+                f" {characters} characters; the limits are {MAX_PLACES} and {MAX_CHARACTERS}",
+            )
         try:
             self._send.send_nowait(fetch)
         except trio.WouldBlock:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from ..safe_text import safe_repr
 from .codec import Plain
 
 TASKMANAGER_KEYS: Final = ("memory_bytes", "free_memory_bytes", "network")
@@ -39,6 +40,9 @@ OUTPUT_COLUMNS: Final = ("subpartition", "queued_buffers", "backlog_buffers", "c
 
 _CELLS: Final = (int, bool, str, type(None))
 
+TEXT_CHARACTERS: Final = 1024
+"""Maximum length of a text of the details, such as the address of a peer."""
+
 _NUMBER: Final = (int, float)
 _OF_A_TASK: Final = {
     "attempt": (list,),
@@ -65,19 +69,24 @@ def check_details(document: Plain) -> None:
     for name in TASKMANAGER_KEYS:
         if name not in document:
             raise ValueError(f"the details have no {name}")
+        _check_values(name, document[name])
     for job in document["jobs"].values():
         _check("a job", job, {"tasks": (list,), "network": (dict, type(None))})
+        _check_values("the network of a job", job["network"])
         for task in job["tasks"]:
             _check("a task", task, _OF_A_TASK)
             if [*map(type, task["attempt"])] != [int, int, int]:
                 raise ValueError("an attempt is three ints: vertex, subtask, attempt")
+            _check_values("barriers", task["barriers"])
             for each in task["inputs"]:
                 _check("an input", each, _OF_AN_INPUT)
+                _check_values("floating", each["floating"])
                 _check_rows("inputs", each["rows"], INPUT_COLUMNS)
                 if any(type(row[5]) is not str for row in each["rows"]):
                     raise ValueError("the peer of a channel is not a text")
             for each in task["outputs"]:
                 _check("an output", each, _OF_AN_OUTPUT)
+                _check_values("pool", each["pool"])
                 _check_rows("outputs", each["rows"], OUTPUT_COLUMNS)
 
 
@@ -99,3 +108,31 @@ def _check_rows(ends: str, rows: Iterable[object], columns: Sequence[str]) -> No
     for row in rows:
         if type(row) is not list or len(row) != len(columns) or any(type(cell) not in _CELLS for cell in row):
             raise ValueError(f"rows of {ends} have other columns than {columns}")
+        for cell in row:
+            if type(cell) is str:
+                _check_text(ends, cell)
+
+
+def _check_values(what: str, document: object) -> None:
+    """Checks that all texts of plain data are short lines, and all numbers finite."""
+    values = [document]
+    while values:
+        value = values.pop()
+        if type(value) is dict:
+            values += (*value, *value.values())
+        elif type(value) is list:
+            values += value
+        elif type(value) is str:
+            _check_text(what, value)
+        elif type(value) is float and not math.isfinite(value):
+            raise ValueError(f"{what} has the number {value}")
+        elif type(value) is bytes:
+            raise ValueError(f"{what} has bytes")
+
+
+def _check_text(what: str, text: str) -> None:
+    if len(text) > TEXT_CHARACTERS or not text.isprintable():
+        raise ValueError(
+            f"{what} has a text of {len(text)} characters ({safe_repr(text, 40)}); it must be one printable line of at"
+            f" most {TEXT_CHARACTERS}"
+        )

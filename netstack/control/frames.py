@@ -60,6 +60,7 @@ class FrameStream:
         limit_bytes: longest accepted frame; raised after the greeting.
         most_containers: returns how many lists and maps a frame may have.
         received_bytes: bytes received so far; grows while a long frame arrives.
+        document_bytes: length of the last received document.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class FrameStream:
         self.limit_bytes = limit_bytes
         self.most_containers: Callable[[bytes], int] = _most_containers
         self._share = share
-        self.received_bytes = 0
+        self.received_bytes = self.document_bytes = 0
         self._is_given_up = False
         self._stream = stream
         self._outbox = bytearray()
@@ -155,6 +156,7 @@ class FrameStream:
                     if not has_waited:
                         await trio.lowlevel.checkpoint()
                     began_s = None if self._share is None else self._share.clock()
+                    self.document_bytes = length
                     body = bytes(self._received[_LENGTH.size : end])
                     document = unpack(body, self.most_containers(body))
                     del self._received[:end]

@@ -114,6 +114,11 @@ class ControlLink:
         """Bytes received so far."""
         return self._frames.received_bytes
 
+    @property
+    def message_bytes(self) -> int:
+        """Length of the last received message."""
+        return self._frames.document_bytes
+
     async def greet(self, build: str, name: str, role: str, facts: Plain) -> Greeting:
         """Exchanges greetings; accepts any version and build, which `check_release` compares.
 

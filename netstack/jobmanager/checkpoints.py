@@ -152,7 +152,7 @@ class _Pending:
         self.triggered_s = triggered_s
         self.is_savepoint = is_savepoint
         self.request = request
-        self.reports: list[Mapping[str, Any]] = []
+        self.reports: dict[Subtask, Mapping[str, Any]] = {}
         self.size_bytes = 0
         self.store_s = 0.0
 
@@ -234,8 +234,8 @@ class JobCheckpoints:
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Mapping[str, Any]) -> None:
         """Handles the acknowledgement of a subtask."""
         pending = self._pending.get(checkpoint_id)
-        if pending is not None:
-            pending.reports.append({"task": file.task, "subtask": file.subtask, **report})
+        if pending is not None and (file.task, file.subtask) not in pending.reports:
+            pending.reports[file.task, file.subtask] = {"task": file.task, "subtask": file.subtask, **report}
             pending.size_bytes += file.size_bytes
         self._with(partial(self._coordinator.acknowledged, checkpoint_id, file))
 
@@ -426,7 +426,7 @@ class JobCheckpoints:
             trio.current_time() - pending.triggered_s,
             pending.size_bytes,
             pending.store_s,
-            tuple(pending.reports),
+            tuple(pending.reports.values()),
         )
         self.completed += report.is_complete
         self.history.append(report)

@@ -21,7 +21,7 @@ from ..control.reports import PartitionConsumable, SlotEnded, TaskFailed, TaskFi
 from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..ids import PartitionId
 from ..runtime.failure_report import checked_report, with_place
-from ..safe_text import safe_text
+from ..safe_text import safe_repr, safe_text
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation, partition_name, partition_place
 from ..schedule.execution import ExecutionInput
@@ -142,7 +142,14 @@ class JobDriver:
         if len(message.kept) > len(partitions) or any(len(sizes) != 3 for sizes in message.kept):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"attempt {message.attempt} reports malformed sizes of kept partitions: {message.kept}",
+                f"attempt {message.attempt} reports malformed sizes of kept partitions: {safe_repr(message.kept)}",
+            )
+        counts = [self._subpartitions(partition) for partition in partitions]
+        if any(len(sizes) != count for sizes, count in zip(message.produced_bytes, counts, strict=False)):
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME,
+                f"attempt {message.attempt} reports {[*map(len, message.produced_bytes)]} subpartitions but has"
+                f" {counts}",
             )
         produced: Mapping[int, npt.NDArray[np.int64]] = {
             partition: np.array(sizes, np.int64)
@@ -202,6 +209,11 @@ class JobDriver:
         ):
             raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"the job has no subtask of attempt {attempt}")
         return topology.subtask(vertex, index)
+
+    def _subpartitions(self, partition: int) -> int:
+        topology = self._scheduler.topology
+        dataset = int(topology.dataset_of_partition[partition])
+        return int(topology.subpartition_counts(dataset)[partition - topology.partitions_of(dataset).start])
 
     def is_current(self, attempt: Attempt) -> bool:
         """Whether an attempt is the current one of its subtask. Raises as `subtask`."""

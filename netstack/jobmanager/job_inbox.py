@@ -25,6 +25,7 @@ import trio
 
 from ..schedule import events
 from ..schedule.events import Event, Proceed, TaskFailed, Tick, TimerDue
+from .peer_budget import Charge
 
 
 @final
@@ -32,7 +33,7 @@ class Inbox:
     """A queue of events."""
 
     def __init__(self) -> None:
-        self._others: deque[Event] = deque()
+        self._others: deque[tuple[Event, Charge | None]] = deque()
         self._work: deque[Event] = deque()
         self._timers: deque[Event] = deque()
 
@@ -40,18 +41,25 @@ class Inbox:
         """The number of queued events."""
         return len(self._others) + len(self._work) + len(self._timers)
 
-    def post(self, event: Event) -> None:
-        """Adds an event."""
+    def post(self, event: Event, charge: Charge | None = None) -> None:
+        """Adds an event; `charge` is the message that caused it. Raises RemoteProtocolError as `Charge.take`."""
         if isinstance(event, Proceed):
             self._work.append(event)
         elif isinstance(event, Tick | TimerDue):
             self._timers.append(event)
         else:
-            self._others.append(event)
+            self._others.append((event, charge))
+            if charge is not None:
+                charge.take()
 
     def take(self) -> Event | None:
         """Removes and returns the next event; None if the queue is empty."""
-        for queue in (self._others, self._work, self._timers):
+        if self._others:
+            event, charge = self._others.popleft()
+            if charge is not None:
+                charge.give_back()
+            return event
+        for queue in (self._work, self._timers):
             if queue:
                 return queue.popleft()
         return None
@@ -82,11 +90,11 @@ class HeldFailures:
     def __init__(self, heard_s: Callable[[str], float | None], patience_s: float = PATIENCE_S) -> None:
         self._heard_s = heard_s
         self._patience_s = patience_s
-        self._held: list[_Held] = []
+        self._held: dict[tuple[int, int], _Held] = {}  # by subtask and attempt
 
     def hold(self, failure: TaskFailed, now_s: float) -> None:
-        """Holds a failure that may have a remote cause."""
-        self._held.append(_Held(failure, now_s))
+        """Holds a failure that may have a remote cause; of one attempt only the first."""
+        self._held.setdefault((failure.subtask, failure.attempt), _Held(failure, now_s))
 
     def __len__(self) -> int:
         return len(self._held)
@@ -103,23 +111,22 @@ class HeldFailures:
         times_s = [when for name in taskmanagers if (when := self._heard_s(name)) is not None]
         quietest_s = min(times_s, default=now_s)
         ready = [
-            held.failure
-            for held in self._held
+            key
+            for key, held in self._held.items()
             if (quietest_s > held.since_s and now_s - held.since_s >= LEAST_S)
             or now_s - held.since_s >= self._patience_s
             or not times_s
         ]
-        self._held = [held for held in self._held if not any(held.failure is failure for failure in ready)]
-        return ready
+        return [self._held.pop(key).failure for key in ready]
 
     def release_all(self) -> list[TaskFailed]:
         """Releases all failures, because a root cause is known."""
-        held, self._held = self._held, []
-        return [each.failure for each in held]
+        held, self._held = self._held, {}
+        return [each.failure for each in held.values()]
 
     def next_deadline_s(self) -> float | None:
         """Returns when the patience of the oldest failure ends."""
-        return min((held.since_s + self._patience_s for held in self._held), default=None)
+        return min((held.since_s + self._patience_s for held in self._held.values()), default=None)
 
 
 _LISTEN_S: Final = 0.02
@@ -139,6 +146,9 @@ class JobInbox:
         next_deadline_s: returns when the scheduler needs a `Tick`; None: not now.
         is_storing: returns whether a checkpoint is being stored. No timer is due meanwhile: tasks that restarted from
             an older checkpoint would prepare commits again that the newer one contains.
+
+    Attributes:
+        charge: the TaskManager's message that is being handled; events that are posted meanwhile are charged to it.
     """
 
     def __init__(
@@ -148,6 +158,7 @@ class JobInbox:
         next_deadline_s: Callable[[], float | None],
         is_storing: Callable[[], bool],
     ) -> None:
+        self.charge: Charge | None = None
         self._is_storing = is_storing
         self._held = held
         self._taskmanagers = taskmanagers
@@ -158,9 +169,9 @@ class JobInbox:
         self._wake = trio.Event()
 
     def post(self, event: events.Event) -> None:
-        """Adds an event."""
-        self._inbox.post(event)
+        """Adds an event. Raises RemoteProtocolError as `Charge.take`."""
         self._wake.set()
+        self._inbox.post(event, self.charge)
 
     def start_timer(self, timer: int, delay_s: float) -> None:
         """Adds a `TimerDue` event after a delay."""

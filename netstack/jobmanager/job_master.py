@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 
@@ -38,6 +38,8 @@ from .job_inbox import PATIENCE_S, HeldFailures, JobInbox
 from .job_services import JobCoordinator, JobServices
 from .job_tasks import JobTasks, TaskCommands, TaskSender
 from .journal import JobJournal
+from .peer_budget import Charge
+from .progress import Progress, checked_progress
 from .slots import slots_needed
 from .task_reports import TaskReports
 
@@ -97,7 +99,7 @@ class JobMaster:
         self.end: instructions.EndJob | None = None
         self.ended = trio.Event()
         self.restored_from = restore
-        self.progress: dict[str, dict[str, Any]] = {}
+        self.progress: dict[str, Progress] = {}
         self.tasks = JobTasks(scheduler)
         self._driver = JobDriver(job_id, scheduler)
         self._datasets = JobDatasets(job_id, name, scheduler, self._driver, cluster)
@@ -156,16 +158,28 @@ class JobMaster:
         if self._coordinator is not None:
             self._coordinator.refused(taskmanager, reason)
 
-    def on_message(self, taskmanager: str, message: Message) -> None:
-        """Handles a message of a TaskManager about this job. Raises RemoteProtocolError if the message is invalid."""
+    def on_message(self, taskmanager: str, message: Message, charge: Charge | None = None) -> None:
+        """Handles a message of a TaskManager about this job.
+
+        Raises:
+            RemoteProtocolError: the message is invalid, or too many reports of the TaskManager wait.
+        """
         for attempt in attempts_of(message):
             self._reports.check_place(taskmanager, attempt, message)
+        if taskmanager not in self._taskmanagers and not isinstance(message, JobClosed):
+            return  # no task runs there
+        self._inbox.charge = charge
+        try:
+            self._handle(taskmanager, message)
+        finally:
+            self._inbox.charge = None
+
+    def _handle(self, taskmanager: str, message: Message) -> None:
         match message:
             case JobProgress():
-                self.progress[taskmanager] = message.vertices
+                self.progress[taskmanager] = checked_progress(message.vertices, self.scheduler.topology)
             case SlotBlocked():
-                if location := self._taskmanagers.get(taskmanager):
-                    self._journal.slot_blocked(location, message)
+                self._journal.slot_blocked(self._taskmanagers[taskmanager], message)
             case JobClosed():
                 if self.end is None:
                     self.lost(taskmanager, f"it closed the job: {message.reason}")

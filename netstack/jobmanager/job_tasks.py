@@ -23,13 +23,16 @@ from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Attempt
 from ..control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint, submissions
 from ..control.reports import TaskFinished
+from ..documents import memory_bytes
 from ..errors import ErrorCode, RemoteProtocolError
+from ..limited_log import LimitedLog
 from ..schedule import events, instructions
 from ..schedule.execution import ExecutionState
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from .driver import JobDriver
 from .job_services import JobServices
+from .peer_budget import RESULTS_BYTES
 
 _STOPPING: Final = frozenset({ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED})
 _NAMED: Final = 8
@@ -56,6 +59,7 @@ class JobTasks:
         self._beside: dict[tuple[int, int], PhysicalSlot] = {}  # slots of speculative attempts, by subtask and attempt
         self.kept: dict[int, tuple[int, int, int]] = {}
         self.records: dict[int, tuple[int, int]] = {}
+        self._result_bytes: dict[tuple[int, int], int] = {}  # memory for the results of each subtask
         self._returned: dict[Attempt, TaskFinished] = {}  # attempts whose end the scheduler has not handled yet
         self._names = [vertex.name for vertex in scheduler.topology.job.vertices]
         self._vertices = {name: number for number, name in enumerate(self._names)}
@@ -119,6 +123,12 @@ class JobTasks:
             return self.places[number]
         return self._beside.get((number, attempt))
 
+    def placed_vertices(self) -> set[tuple[str, int]]:
+        """Returns each TaskManager and job vertex of which a task was last deployed there."""
+        places = [*self.places.items(), *((number, slot) for (number, _), slot in self._beside.items())]
+        place_of = self._scheduler.topology.place_of
+        return {(slot.location.taskmanager, place_of(number)[0]) for number, slot in places}
+
     def by_taskmanager(self, subtasks: Iterable[Subtask]) -> dict[str, list[Attempt]]:
         """Returns the current attempts of subtasks by TaskManager."""
         by_name: dict[str, list[Attempt]] = {}
@@ -130,9 +140,21 @@ class JobTasks:
                 by_name.setdefault(slot.location.taskmanager, []).append(attempt)
         return by_name
 
-    def returned(self, message: TaskFinished) -> None:
-        """Stores the results of an ended attempt until the scheduler has accepted its end."""
+    def returned(self, message: TaskFinished) -> bool:
+        """Stores the results of an ended attempt until the scheduler has accepted its end.
+
+        Returns:
+            Whether the results of the job stay within `RESULTS_BYTES`; otherwise these are not stored.
+        """
+        subtask = message.attempt[:2]
+        self._result_bytes.pop(subtask, None)
+        size = memory_bytes(message.results, RESULTS_BYTES) if message.results else 0
+        if size + sum(self._result_bytes.values()) > RESULTS_BYTES:
+            return False
+        if size:
+            self._result_bytes[subtask] = size
         self._returned[message.attempt] = message
+        return True
 
     def keep_results(self, event: events.TasksReported) -> None:
         """Keeps the results of the accepted ends of an event."""
@@ -267,6 +289,7 @@ class TaskCommands:
         self._post = post
         self._note = note
         self._finals: dict[Subtask, TaskFile] = {}
+        self._log = LimitedLog(LOGGER, trio.current_time)
 
     def left(self, subtask: Subtask, final: dict[str, Any]) -> None:
         """Stores the description of an ended task's final state.
@@ -314,7 +337,7 @@ class TaskCommands:
         """Logs that the final state of a task cannot be stored yet."""
         text = f"{subtask[0]}-{subtask[1]} waits to store its final state: {reason}"
         self._note("failure", text)
-        LOGGER.warning("job %s (%s): %s", self._job_id, self._name, text)
+        self._log.log(logging.WARNING, "final state", f"job {self._job_id} ({self._name}): {text}")
 
     def fail(self, reason: str) -> None:
         """Fails the job."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, final
 
 from ..control.reports import SlotBlocked
 from ..errors import ErrorCode, RemoteProtocolError
+from ..limited_log import LimitedLog
 from ..schedule import events
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution import JobState
 from ..schedule.recovery import Failure
-from .log import ENDED, Failed, FailureHistory, JobLog, blocked_text
+from .log import ENDED, Failed, FailureHistory, JobLog, blocked_text, place_of
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
@@ -35,6 +37,7 @@ class JobJournal:
         self.log = JobLog()
         self.failures = FailureHistory()
         self.blocked: dict[tuple[str, int], SlotBlocked] = {}
+        self._limited = LimitedLog(LOGGER, time.monotonic)
 
     def note(self, what: str, text: str) -> None:
         """Adds an entry to the job's log."""
@@ -68,13 +71,14 @@ class JobJournal:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME, f"{taskmanager} reports slot {slot} as blocked, but has no such slot"
             )
+        message = replace(message, where=place_of(message))
         before = self.blocked.pop((taskmanager, slot), None)
         if message.blocked_s:
             self.blocked[taskmanager, slot] = message
         if (before is None) == bool(message.blocked_s):
             text = blocked_text(message) if message.blocked_s else "its event loop is no longer blocked"
             self.note("blocked", f"{taskmanager}, slot {slot}: {text}")
-            LOGGER.warning("%s: %s, slot %d: %s", self._job, taskmanager, slot, text)
+            self._limited.log(logging.WARNING, "blocked", f"{self._job}: {taskmanager}, slot {slot}: {text}")
 
     def lost(self, taskmanager: str, reason: str) -> None:
         """Logs the loss of a TaskManager; none of its slots is blocked any more."""

@@ -174,10 +174,23 @@ def fatal_traceback(document: Mapping[str, Any]) -> str:
 
 
 def place_of(message: SlotBlocked) -> dict[str, Any]:
-    """Returns the fields of `SlotBlocked.where`; a field of a wrong type becomes None."""
-    kinds = {"task": str, "subtask": int, "operator": str, "file": str, "line": int, "function": str}
-    values = {name: message.where.get(name) for name in kinds}
-    return {name: value if type(value) is kinds[name] else None for name, value in values.items()}
+    """Returns the fields of `SlotBlocked.where`, texts as short lines; a field of a wrong type becomes None."""
+    return checked_fields(message.where, _PLACE)
+
+
+_PLACE: Final = {"task": str, "subtask": int, "operator": str, "file": str, "line": int, "function": str}
+
+PLACE_CHARACTERS: Final = 400
+"""Maximum length of a text about a place in code."""
+
+
+def checked_fields(document: dict[str, Any], kinds: dict[str, type]) -> dict[str, Any]:
+    """Returns fields of a peer's document: texts as short lines, None for what is missing or of another type."""
+    values = {name: document.get(name) for name in kinds}
+    return {
+        name: (safe_text(value, PLACE_CHARACTERS) if type(value) is str else value) if type(value) is kind else None
+        for (name, value), kind in zip(values.items(), kinds.values(), strict=True)
+    }
 
 
 def blocked_text(message: SlotBlocked) -> str:

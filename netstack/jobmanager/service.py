@@ -40,7 +40,7 @@ from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.slots.slots import PhysicalSlot, SlotDemand
 from ..scratch import scratch_folder
-from ..transport import Listener, transport_for
+from ..transport import Listener, full_url, transport_for, url_parts
 from ..units import counted
 from ..version import __version__
 from .blobs import BlobServer, Upload, Uploads
@@ -229,11 +229,18 @@ class JobManager:
         Raises:
             ConnectionLost: the address does not answer, or the TaskManager works for another JobManager.
             AuthenticationFailed: the secrets differ, or only one end has one.
-            RequestRefused: the peer runs another release, is not a TaskManager, or has fewer slots.
+            RequestRefused: the peer runs another release, is not a TaskManager, or has fewer slots, or its address has
+                no TLS although that is required.
             RemoteProtocolError: the address is not a control port, or it requires a secret.
 
         Cancellation: releases the TaskManager.
         """
+        for each in address.split(",") if self.config.require_tls else ():
+            if "tls" not in url_parts(full_url(each)).scheme.split("+"):
+                raise RequestRefused(
+                    f"{safe_text(each)} does not use TLS, which this JobManager requires: adopt"
+                    " tls+tcp://ADDR:PORT, where the TaskManager listens"
+                )
         link, greeting = await dial(
             address,
             role=JOBMANAGER,
@@ -368,7 +375,7 @@ class JobManager:
         else:
             if isinstance(message, JobClosed):
                 taskmanager.jobs.discard(message.job_id)  # it must open the job again before it gets tasks
-            master.on_message(name, message)
+            master.on_message(name, message, taskmanager.budget.charge(link.message_bytes))
 
     def _facts(self) -> dict[str, Any]:
         return {

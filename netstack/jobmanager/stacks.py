@@ -5,8 +5,8 @@ Takes: requests of clients, answers of TaskManagers. Gives: one document, flame 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+from collections.abc import Iterator
 from typing import Any, Final, final
 
 import trio
@@ -15,6 +15,7 @@ from ..control.messages import AskStacks
 from ..control.reports import Stacks
 from ..safe_text import safe_text
 from .job_master import JobMaster
+from .log import checked_fields
 from .taskmanagers import TaskManagers
 
 SAMPLED_S: Final = 2.0
@@ -22,6 +23,8 @@ SAMPLED_S: Final = 2.0
 
 NODES_AT_MOST: Final = 4000
 NAME_CHARACTERS: Final = 160
+ROWS_AT_MOST: Final = 8192
+FRAMES_AT_MOST: Final = 100
 
 WAITING: Final = "(no task code: the event loop waits or serves the network)"
 
@@ -36,7 +39,7 @@ class StackQueries:
     def __init__(self, taskmanagers: TaskManagers) -> None:
         self._taskmanagers = taskmanagers
         self._tokens = itertools.count(1)
-        self._waiting: dict[int, trio.MemorySendChannel[tuple[str, dict[str, Any]]]] = {}
+        self._waiting: dict[int, tuple[set[str], trio.MemorySendChannel[tuple[str, dict[str, Any]]]]] = {}
         self._sampling = trio.Lock()
         self._sampled: tuple[str, float, list[dict[str, Any]]] = "", 0.0, []
 
@@ -56,6 +59,8 @@ class StackQueries:
             if job_id != master.job_id or at_s < asked_s:
                 rows = (await self.ask(master, SAMPLED_S))["tasks"]
                 self._sampled = master.job_id, trio.current_time(), rows
+            if not self._sampling.statistics().tasks_waiting:
+                self._sampled = "", 0.0, []
         topology = master.scheduler.topology
         places = {
             (slot.location.taskmanager, slot.index)
@@ -82,7 +87,7 @@ class StackQueries:
         names &= {each.location.name for each in self._taskmanagers.all()}
         token = next(self._tokens)
         send, receive = trio.open_memory_channel[tuple[str, dict[str, Any]]](len(names) + 1)
-        self._waiting[token] = send
+        self._waiting[token] = {*names}, send
         entries: list[dict[str, Any]] = []
         silent = set(names)
         try:
@@ -92,21 +97,17 @@ class StackQueries:
                 while silent:
                     name, document = await receive.receive()
                     silent.discard(name)
-                    rows = document.get("tasks")
-                    for row in rows if type(rows) is list else ():
-                        frames = row.get("frames") if type(row) is dict else None
-                        if type(frames) is list and all(type(frame) is dict for frame in frames):
-                            entries.append({**row, "taskmanager": name})
+                    entries += [{**row, "taskmanager": name} for row in _checked_rows(document)]
         finally:
             del self._waiting[token]
         return {"tasks": entries, "silent": sorted(silent)}
 
     def on_answer(self, name: str, message: Stacks) -> None:
         """Handles the answer of a TaskManager."""
-        waiting = self._waiting.get(message.token)
-        if waiting is not None:
-            with contextlib.suppress(trio.WouldBlock):  # the TaskManager answered more than once
-                waiting.send_nowait((name, message.document))
+        asked, answers = self._waiting.get(message.token, (set(), None))
+        if answers is not None and name in asked:  # once, and nobody answers for another one
+            asked.remove(name)
+            answers.send_nowait((name, message.document))
 
 
 def flame_tree(rows: list[dict[str, Any]], task: str, places: set[tuple[str, int]]) -> dict[str, Any]:
@@ -151,3 +152,22 @@ def _frame_name(frame: dict[str, Any]) -> str:
 def _listed(node: dict[str, Any]) -> dict[str, Any]:
     children = sorted(node["children"].values(), key=lambda child: -child["value"])
     return {"name": node["name"], "value": node["value"], "children": [_listed(child) for child in children]}
+
+
+_ROW: Final = {"task": str, "subtask": int, "attempt": int, "slot": int, "is_blocked": bool, "count": int}
+_FRAME: Final = {"file": str, "line": int, "function": str, "source": str}
+
+
+def _present(document: dict[str, Any], kinds: dict[str, type]) -> dict[str, Any]:
+    """Returns the fields of `checked_fields` that the document has."""
+    return {name: value for name, value in checked_fields(document, kinds).items() if name in document}
+
+
+def _checked_rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the stacks in the answer of a TaskManager; leaves out what is none."""
+    rows = document.get("tasks")
+    for row in rows[:ROWS_AT_MOST] if type(rows) is list else ():
+        frames = row.get("frames") if type(row) is dict else None
+        if type(frames) is list and all(type(frame) is dict for frame in frames):
+            entry = _present(row, _ROW)
+            yield {**entry, "frames": [_present(frame, _FRAME) for frame in frames[:FRAMES_AT_MOST]]}

@@ -24,15 +24,18 @@ from ..control.reports import (
     TaskStates,
 )
 from ..errors import ErrorCode, RemoteProtocolError
+from ..schedule import events
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.scheduler import Scheduler
 from ..task.checkpoints import checked_subtask_report
+from ..units import format_size
 from .checkpoints import JobCheckpoints
 from .driver import JobDriver
 from .job_inbox import JobInbox
 from .job_services import JobCoordinator, JobServices
 from .job_tasks import JobTasks, TaskCommands
 from .log import Failed
+from .peer_budget import RESULTS_BYTES
 
 
 @final
@@ -123,7 +126,15 @@ class TaskReports:
 
     def _finished(self, message: TaskFinished, now_s: float) -> None:
         report = self._driver.finished(message, now_s)
-        self._tasks.returned(message)
+        if not self._tasks.returned(message):
+            name, index = self._tasks.named(message.attempt)
+            why = (
+                f"{name} ({index}) returns results, with which those of the job have more than"
+                f" {format_size(RESULTS_BYTES)}: write them to a file or a dataset, and return its name"
+            )
+            number = self._driver.subtask(message.attempt)
+            self._inbox.post(events.TaskFailed(now_s, number, message.attempt[2], why, is_recoverable=False))
+            return
         if message.final is not None and self.commands is not None and self._driver.is_current(message.attempt):
             self.commands.left(self._tasks.named(message.attempt), message.final)
         self._inbox.post(report)

@@ -17,16 +17,24 @@ import trio
 from ..control.codec import Message
 from ..control.link import ControlLink, Greeting
 from ..control.messages import Ping
+from ..documents import memory_bytes
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError, RequestRefused
 from ..safe_text import safe_repr, safe_text
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..transport import told_address, url_parts
+from .peer_budget import PeerBudget
 
 MAX_ADDRESS: Final = 1024
 """Maximum length of an address, and of a host's name."""
 
 MAX_SLOTS: Final = 1 << 20
 """Maximum number of slots of one TaskManager; a larger number is an error."""
+
+MAX_FACTS_BYTES: Final = 1 << 18
+"""Memory for the facts of a TaskManager."""
+
+MAX_REMEMBERED: Final = 4096
+"""Number of addresses whose registrations are counted; the numbers of others go on from the largest forgotten one."""
 
 _ANYWHERE: Final = ("0.0.0.0", "::", "")
 
@@ -42,6 +50,7 @@ class ConnectedTaskManager:
         registered_at: seconds since 1970.
         heard_s: time of its last message on trio's clock.
         opening: jobs that it is opening, with the slots that they receive afterwards.
+        budget: bounds what its messages hold.
         lost_because: why it was lost; empty while it is connected.
     """
 
@@ -52,6 +61,7 @@ class ConnectedTaskManager:
     facts: dict[str, Any]
     registered_at: float
     heard_s: float
+    budget: PeerBudget
     opening: dict[str, tuple[int, ...]] = field(default_factory=dict)
     jobs: set[str] = field(default_factory=set)
     lost_because: str = ""
@@ -65,7 +75,8 @@ class TaskManagers:
         """`require_tls`: whether the data of all TaskManagers must use TLS."""
         self._require_tls = require_tls
         self._connected: dict[str, ConnectedTaskManager] = {}
-        self._registrations: dict[str, int] = {}
+        self._registrations: dict[str, int] = {}  # by address, the newest last
+        self._forgotten = 0
 
     def register(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
         """Adds a TaskManager.
@@ -80,6 +91,10 @@ class TaskManagers:
             RequestRefused: it has fewer slots, or its data port has no TLS although that is required.
         """
         facts = greeting.facts
+        if memory_bytes(facts, MAX_FACTS_BYTES) > MAX_FACTS_BYTES:
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"{link.peer} registers with facts of more than {MAX_FACTS_BYTES} bytes"
+            )
         has, data = facts.get("slots"), facts.get("data") or facts.get("address")
         if type(has) is not int or not 1 <= has <= MAX_SLOTS or type(data) is not str:
             raise RemoteProtocolError(
@@ -105,7 +120,7 @@ class TaskManagers:
                 " or lower the parallelism"
             )
         base = address.partition("://")[2]
-        number = self._registrations[base] = self._registrations.get(base, 0) + 1
+        number = self._number_of(base)
         announced = facts.get("control")
         control = (
             _reachable(announced, link.place, require_tls=self._require_tls)
@@ -127,9 +142,18 @@ class TaskManagers:
             facts,
             time.time(),
             trio.current_time(),
+            PeerBudget(name),
         )
         self._connected[name] = taskmanager
         return taskmanager
+
+    def _number_of(self, base: str) -> int:
+        """Returns the number of this registration of an address; no name is given twice."""
+        number = self._registrations.pop(base, self._forgotten) + 1
+        self._registrations[base] = number
+        while len(self._registrations) > MAX_REMEMBERED:
+            self._forgotten = max(self._forgotten, self._registrations.pop(next(iter(self._registrations))))
+        return number
 
     def remove(self, name: str) -> None:
         """Removes a TaskManager."""
@@ -171,6 +195,10 @@ def _reachable(data: str, peer: str, *, require_tls: bool) -> str:
             ErrorCode.MALFORMED_FRAME,
             f"{peer} registers with an address of {len(data)} characters ({safe_repr(data, 40)}); the maximum is"
             f" {MAX_ADDRESS}",
+        )
+    if "," in data:  # a list: whoever dials it would try its other addresses too, checked by nobody
+        raise RemoteProtocolError(
+            ErrorCode.MALFORMED_FRAME, f"{peer} registers with {safe_repr(data)}; expected one URL, without commas"
         )
     try:
         data = told_address(data)

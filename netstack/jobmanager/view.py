@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from ..schedule.execution import ExecutionState, JobState
 from ..schedule.topology.topology import Topology
-from ..task.latency import merged_rows, summary_us
+from ..task.latency import summary_us
 from ..units import counted
 from .checkpoints import CheckpointReport
 from .job_master import JobMaster
 from .job_record import JobRecord
 from .log import blocked_text, failure_documents, place_of
 from .parts import Parts
+from .progress import merged_latencies, summed_progress
 
 CHECKPOINTS_SHOWN: Final = 20
 
@@ -161,13 +162,14 @@ def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
 
 def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
     topology = master.scheduler.topology
-    progress = _sums(master.progress)
+    placed = master.tasks.placed_vertices()
+    progress = summed_progress(master.progress, placed)
     for number, (came, went) in master.tasks.records.items():
         if master.scheduler.execution_state(number) is ExecutionState.FINISHED:
-            row = progress.setdefault(str(topology.place_of(number)[0]), {})
-            row["records_in"] = row.get("records_in", 0) + came
-            row["records_out"] = row.get("records_out", 0) + went
-    latencies = _latencies(master.progress)
+            row = progress.setdefault(topology.place_of(number)[0], {"records_in": 0, "records_out": 0})
+            row["records_in"] += came
+            row["records_out"] += went
+    latencies = merged_latencies(master.progress, placed)
     vertices: list[dict[str, Any]] = []
     for number, vertex in enumerate(topology.job.vertices):
         is_there = topology.is_initialised(number)
@@ -179,9 +181,9 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
                 "parallelism": topology.parallelism_of(number) if is_there else vertex.parallelism,
                 "max_parallelism": vertex.max_parallelism,
                 "slot_sharing_group": topology.job.slot_sharing_groups[vertex.slot_sharing_group].name,
-                "records_in": progress.get(str(number), {}).get("records_in", 0),
-                "records_out": progress.get(str(number), {}).get("records_out", 0),
-                "latencies": _named(latencies.get(str(number), {}), topology, number),
+                "records_in": progress.get(number, {}).get("records_in", 0),
+                "records_out": progress.get(number, {}).get("records_out", 0),
+                "latencies": _named(latencies.get(number, {}), topology, number),
                 "kept": _kept(master, number) if is_there else None,
                 "decided": _decided(master, number) if is_there else None,
                 "subtasks": [_subtask(master, subtask) for subtask in topology.subtasks_of(number)] if is_there else [],
@@ -256,39 +258,14 @@ def _subtask(master: JobMaster, subtask: int) -> dict[str, Any]:
     }
 
 
-def _sums(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Sums the progress of each vertex over all TaskManagers; ignores values that are not numbers."""
-    sums: dict[str, dict[str, int]] = {}
-    for vertices in progress.values():
-        for vertex, numbers in vertices.items():
-            if not isinstance(numbers, dict):
-                continue
-            mine = sums.setdefault(str(vertex), {})
-            for name, value in numbers.items():
-                if type(value) is int:
-                    mine[name] = mine.get(name, 0) + value
-    return sums
-
-
-def _latencies(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[int]]]:
-    """Merges the latest latencies of each vertex over all TaskManagers; ignores malformed ones."""
-    parts: dict[str, list[Mapping[str, Any]]] = {}
-    for vertices in progress.values():
-        for vertex, numbers in vertices.items():
-            rows = numbers.get("latencies") if isinstance(numbers, dict) else None
-            if isinstance(rows, dict):
-                parts.setdefault(str(vertex), []).append(rows)
-    return {vertex: merged_rows(each) for vertex, each in parts.items()}
-
-
 def job_latencies(master: JobMaster) -> list[tuple[str, dict[str, Any]]]:
     """Returns the latencies at each vertex that a marker has reached: the vertex's name and a row of `_named`."""
     topology = master.scheduler.topology
-    at = _latencies(master.progress)
+    at = merged_latencies(master.progress, master.tasks.placed_vertices())
     return [
         (vertex.name, row)
         for number, vertex in enumerate(topology.job.vertices)
-        for row in _named(at.get(str(number), {}), topology, number)
+        for row in _named(at.get(number, {}), topology, number)
     ]
 
 
@@ -366,7 +343,7 @@ def taskmanagers_document(parts: Parts) -> list[dict[str, Any]]:
                 "host": each.location.host,
                 "slots": each.slots,
                 "free_slots": each.slots - len(used),
-                "pid": each.facts.get("pid"),
+                "pid": pid if type(pid := each.facts.get("pid")) is int else None,
                 "slots_in": "processes" if each.location.slot_addresses else "loop",
                 "registered_at": each.registered_at,
                 "jobs": jobs,

@@ -131,8 +131,10 @@ class ClusterWatch:
         self._parts.taskmanagers.send(name, AskDetails(next(self._tokens)))
 
     def on_details(self, name: str, document: Document) -> None:
-        """Handles the details of a TaskManager. Raises ValueError if the document is malformed."""
+        """Handles the details of a TaskManager, unless it was not asked. Raises ValueError if they are malformed."""
         now_s = trio.current_time()
+        if name not in self._asked:
+            return
         check_details(document)
         before = self._details.get(name)
         report = self._details[name] = _Details(document, now_s, self._asked.get(name, now_s), {}, {})

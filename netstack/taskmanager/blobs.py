@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, final
 
 import trio
 
+from ..control.blob_answers import MAX_PLACES
 from ..control.codec import Message
 from ..control.link import CLIENT, ControlLink, dial
 from ..control.messages import SLICE_BYTES, BlobPart
@@ -99,7 +100,7 @@ class BlobFetcher:
             before = blob.size_bytes
             pending = self._pending[blob.key] = _Pending(before)
             try:
-                self._send(FetchBlob(blob.key, before, failed))
+                self._send(FetchBlob(blob.key, before, failed[-MAX_PLACES:]))
                 await pending.changed.wait()
             finally:
                 del self._pending[blob.key]

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ..control.build import build_of
-from ..control.messages import SLICE_BYTES
 from ..errors import ConfigError
 from ..runtime.names import load
 from ..safe_text import safe_error, safe_repr, safe_text
 from ..scratch import scratch_folder
+from ..units import format_size
 from .blob_files import KeptBlob
 
 GROUP: Final = "netstack.invokables"
@@ -147,13 +147,12 @@ class ShippedCode:
             raise ConfigError(f"{safe_repr(package, 80)} is not a package name")
         if package in sys.stdlib_module_names:
             raise ConfigError(f"shipped package {package!r} has the name of a Python standard module: rename it")
-        check_contents(package, blob.read())
+        contents = checked_archive(package, blob.read())
         with self._lock:
-            self._put(job_id, package, blob)
+            self._put(job_id, package, blob.key, contents)
             self._sweep()
 
-    def _put(self, job_id: str, package: str, blob: KeptBlob) -> None:
-        key = blob.key
+    def _put(self, job_id: str, package: str, key: str, contents: bytes) -> None:
         used = self._used.get(package)
         if used is not None and used[1]:
             if used[0] != key:
@@ -172,9 +171,7 @@ class ShippedCode:
             self._forget(package, used[0])
         path = self._path(key)
         if not path.exists():
-            with open(path, "wb") as file:
-                for offset in range(0, blob.size_bytes, SLICE_BYTES):
-                    file.write(blob.read(offset, SLICE_BYTES))
+            path.write_bytes(contents)
         if str(path) not in sys.path:
             sys.path.insert(0, str(path))
         importlib.invalidate_caches()
@@ -221,18 +218,52 @@ class ShippedCode:
         build_of.cache_clear()
 
 
-def check_contents(package: str, data: bytes) -> None:
-    """Checks that a zip file contains this package and nothing else, since it goes on the import path."""
+MAX_CONTENTS_BYTES: Final = 1 << 28
+"""Size of all files of a package, unpacked."""
+
+
+def checked_archive(package: str, data: bytes) -> bytes:
+    """Checks that a zip file contains this package and nothing else, since it goes on the import path.
+
+    Returns:
+        A zip file that is written anew from what was checked: Python's importer reads another directory of a zip file
+        than `zipfile` does, if there are two.
+
+    Raises:
+        ConfigError: it is no zip file, is damaged or too large, or contains something else.
+    """
+    contents: dict[str, bytes] = {}
+    left = MAX_CONTENTS_BYTES
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            for entry in archive.infolist():
+                _check_name(package, entry.filename)
+                if entry.is_dir():
+                    continue
+                with archive.open(entry) as file:
+                    contents[entry.filename] = file.read(left + 1)
+                left -= len(contents[entry.filename])
+                if left < 0:
+                    raise ConfigError(
+                        f"package {package!r} has more than {format_size(MAX_CONTENTS_BYTES)} unpacked: ship fewer"
+                        " files, or install it on the hosts"
+                    )
+    except ConfigError:
+        raise
+    except Exception as error:  # what `zipfile` and its decoders raise for damaged files is not documented
         raise ConfigError(f"package {package!r} is not a zip file: {safe_error(error)}") from error
-    for name in names:
-        if name != f"{package}.py" and (not name.startswith(f"{package}/") or ".." in name.split("/")):
-            raise ConfigError(
-                f"the zip file of package {package!r} also contains {safe_repr(name, 80)}; ship one package per zip"
-            )
+    checked = io.BytesIO()
+    with zipfile.ZipFile(checked, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return checked.getvalue()
+
+
+def _check_name(package: str, name: str) -> None:
+    if name != f"{package}.py" and (not name.startswith(f"{package}/") or ".." in name.split("/")):
+        raise ConfigError(
+            f"the zip file of package {package!r} also contains {safe_repr(name, 80)}; ship one package per zip"
+        )
 
 
 def check_builds(packages: Iterable[str], theirs: Mapping[str, str]) -> None:

@@ -29,7 +29,7 @@ from netstack.runtime.failure_report import checked_report, rendered, with_place
 from netstack.spark.epoch_folder import EpochFolder
 from netstack.spark.stream_schema import StreamSchema
 from netstack.task.checkpoints import checked_subtask_report
-from netstack.taskmanager.code import check_contents
+from netstack.taskmanager.code import checked_archive
 from netstack.web.guard import Guard, json_of
 from netstack.web.recording import read_recording
 from netstack.web.sessions import Sessions
@@ -193,7 +193,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "reports": reports,
     "recording": recording,
     "job-store": store,
-    "package": lambda data: check_contents("pack", data),
+    "package": lambda data: checked_archive("pack", data),
     "epoch-folder": epochs,
     "epoch-rows": rows,
     "request": request,

@@ -14,6 +14,7 @@ import trio
 from ...control.codec import Message
 from ...control.reports import CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates
 from ...jobmanager.job_master import JobMaster
+from ...jobmanager.peer_budget import Charge
 from ...jobmanager.service import JobManager
 from ...taskmanager.job_scope import JobScope
 from . import scenario as kinds
@@ -128,10 +129,10 @@ class Faults:
         if "on_message" not in vars(master):
             hear = master.on_message
 
-            def on_message(taskmanager: str, message: Message) -> None:
+            def on_message(taskmanager: str, message: Message, charge: Charge | None = None) -> None:
                 if isinstance(message, TaskStates) and message.state == "waiting":
                     self._ending.set()
-                hear(taskmanager, message)
+                hear(taskmanager, message, charge)
                 if isinstance(message, _REPEATED):
                     self._messages.append((taskmanager, master, message))
 

@@ -12,12 +12,14 @@ import struct
 import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import lz4.frame
 import pytest
 
 from netstack.checkpoint.files import CheckpointFiles
+from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.snapshot import Manifest, TaskFile, TaskSnapshot, encode_snapshot
 from netstack.checkpoint.storage import CheckpointStorage, RefusedCheckpoint
 from netstack.errors import CheckpointError, CheckpointStorageError, ConfigError
@@ -488,3 +490,31 @@ def test_two_storages_write_the_same_checkpoint(folder: Path) -> None:
 def test_keeping_none_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="keep=0 checkpoints"):
         CheckpointStorage(folder, keep=0)
+
+
+@pytest.mark.parametrize("place", ["chk-00000007", "finals", "finals/chk-00000000"])
+def test_nothing_is_written_through_a_link_below_the_folder(folder: Path, tmp_path: Path, place: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / place).parent.mkdir(parents=True, exist_ok=True)
+    (folder / place).symlink_to(elsewhere)
+    snapshot = TaskSnapshot("sink", 0, {})
+    write = FinalStates(folder).write if "finals" in place else partial(CheckpointStorage(folder).write_task, 7)
+    with pytest.raises(CheckpointStorageError, match="is no folder, or a link to one, which is not followed"):
+        write(snapshot)
+    assert [path for path in elsewhere.rglob("*") if not path.is_dir()] == []
+
+
+def test_a_folder_that_becomes_a_link_while_a_file_is_created_gets_nothing(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    class Swaps(CheckpointFiles):
+        def create(self, path: str) -> io.RawIOBase:
+            (folder / "chk-00000007").rmdir()
+            (folder / "chk-00000007").symlink_to(elsewhere)
+            return super().create(path)
+
+    with pytest.raises(CheckpointStorageError, match="which is not followed"):
+        CheckpointStorage(folder, files=Swaps()).write_task(7, TaskSnapshot("sink", 0, {}))
+    assert [*elsewhere.iterdir()] == []

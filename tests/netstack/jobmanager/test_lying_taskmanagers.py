@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
@@ -17,6 +18,7 @@ from netstack.control.reports import (
     CheckpointAcknowledged,
     CheckpointDeclined,
     JobOpened,
+    JobProgress,
     JobRefused,
     PartitionConsumable,
     SlotEnded,
@@ -191,3 +193,18 @@ async def test_a_reason_forges_no_line_of_the_log(
         texts = [each["text"] for each in details["log"]] + [each.getMessage() for each in caplog.records]
         assert any("forged" in text for text in texts), "it was heard"
         assert all(text.isprintable() and len(text) < 2000 for text in texts)
+
+
+async def test_counts_of_a_vertex_come_from_where_its_tasks_run() -> None:
+    """A TaskManager without tasks changes neither counts nor latencies."""
+    async with jobmanager(listen=PORT) as manager, taskmanager(manager) as honest, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await honest.until(lambda: honest.tasks)
+        async with taskmanager(manager) as liar:
+            honest.link.send(JobProgress(job_id, {"0": {"records_in": 3, "records_out": 2, "tasks": 1}}))
+            lie = {"records_in": 1 << 40, "records_out": -5, "latencies": {"source 0": [1 << 40]}}
+            liar.link.send(JobProgress(job_id, {str(number): lie for number in (0, 1, 2, "x")}))
+            for each in (honest, liar):
+                await each.link.ping()
+            (found,) = (await user.ask("job", job_id=job_id))["vertices"]
+            assert (found["records_in"], found["records_out"], found["latencies"]) == (3, 2, [])

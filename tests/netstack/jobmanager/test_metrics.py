@@ -14,6 +14,7 @@ from served_pages import pipeline
 from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.control.reports import JobProgress
 from netstack.jobmanager import metrics
 from netstack.jobmanager.metrics import CATALOGUE, serve_metrics, statistics
 from netstack.runtime.metrics import samples
@@ -67,7 +68,9 @@ async def test_latencies_are_quantiles_of_each_edge_and_source_and_as_many_as_ar
         await trio.sleep(1.0)
         master = manager.jobs.find(job_id).master
         assert master is not None
-        master.progress["a"] = {"2": {"records_in": 1, "latencies": {"input 0": [30, 10, 20], "source 0": [50]}}}
+        latencies = {"input 0": [30, 10, 20], "source 0": [50]}
+        tm.link.send(JobProgress(job_id, {"2": {"records_in": 1, "latencies": latencies}}))
+        await tm.link.ping()
         found = {
             tuple(sample.labels.values())[2:]: sample.value
             for sample in samples(statistics(manager), catalogue=CATALOGUE)

@@ -12,7 +12,7 @@ from scripted_taskmanager import jobmanager
 from netstack import certificates
 from netstack.control.link import TASKMANAGER, ControlLink, dial
 from netstack.control.messages import Refused
-from netstack.errors import ConfigError, ConnectionLost
+from netstack.errors import ConfigError, ConnectionLost, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager
 from netstack.tls_files import FOLDER_VARIABLE, dial_as, split_tls
@@ -76,6 +76,34 @@ async def test_where_tls_is_required_data_go_no_other_way(
         assert "which this JobManager requires" in why
         link.close()
         assert not [*manager.taskmanagers.all()]
+
+
+@pytest.mark.parametrize(
+    "list_of_two", ["tls+tcp://10.0.0.7,tcp://10.0.0.8:2", "tls+tcp://10.0.0.7:1/,tcp://10.0.0.8:2"]
+)
+async def test_an_address_is_no_list_of_which_the_rest_has_no_tls(
+    list_of_two: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with jobmanager(listen=PORT) as manager:
+        slots, plain = (list_of_two,), "tcp://h:1"
+        for facts in ((list_of_two, (), ""), (plain, slots, ""), (plain, (), list_of_two)):
+            link, why = await register(manager, *facts)
+            assert why == "the connection was ended"
+            assert not [*manager.taskmanagers.all()]
+            link.close()
+    assert caplog.text.count("expected one URL, without commas") == 3
+
+
+async def test_where_tls_is_required_no_taskmanager_is_dialled_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.make_authority(tmp_path / "authority", name="test", days=2)
+    certificates.make_host(tmp_path / "host", tmp_path / "authority", ["127.0.0.1"], days=1)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "host"))
+    async with jobmanager(listen=f"tls+{PORT}", require_tls=True) as manager:
+        for address in ("127.0.0.1:1", "tcp://127.0.0.1:1", "tls+tcp://127.0.0.1:1,tcp://127.0.0.1:1"):
+            with pytest.raises(RequestRefused, match="does not use TLS, which this JobManager requires"):
+                await manager.adopt(address)
 
 
 def test_a_jobmanager_that_requires_tls_listens_with_it() -> None:

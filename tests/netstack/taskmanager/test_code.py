@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import io
 import os
+import struct
 import sys
 import zipfile
+import zipimport
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,8 +20,9 @@ from netstack.control.build import build_of
 from netstack.errors import ConfigError
 from netstack.schedule.descriptors.blob_store import BlobError
 from netstack.schedule.descriptors.descriptors import BlobKey
+from netstack.taskmanager import code
 from netstack.taskmanager.blob_files import KeptBlob
-from netstack.taskmanager.code import AllowList, ShippedCode, check_builds, root_package
+from netstack.taskmanager.code import AllowList, ShippedCode, check_builds, checked_archive, root_package
 
 JOBS = AllowList(["userjobs."])
 
@@ -194,7 +199,7 @@ def test_what_a_job_shipped_goes_with_it() -> None:
 def zipped(package: str, source: str) -> bytes:
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w") as archive:
-        archive.writestr(f"{package}/__init__.py", source)
+        archive.writestr(zipfile.ZipInfo(f"{package}/__init__.py"), source)  # of no time: of one content, one digest
     return into.getvalue()
 
 
@@ -202,3 +207,47 @@ def test_the_package_of_a_name() -> None:
     assert root_package("a.b.c:d.e") == "a"
     assert root_package("a:b") == "a"
     assert root_package("netstack.bench.mesh.invokables:source") == "netstack"
+
+
+def _two_directories(good: tuple[str, bytes], evil: tuple[str, bytes]) -> bytes:
+    """A zip file whose ZIP64 directory, which `zipfile` reads, has one file, and whose other directory has another."""
+
+    def local(name: bytes, data: bytes) -> bytes:
+        sizes = zlib.crc32(data), len(data), len(data), len(name), 0
+        return struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, 0, 0, 33, *sizes) + name + data
+
+    def entry(name: bytes, data: bytes, at: int, comment: int) -> bytes:
+        sizes = zlib.crc32(data), len(data), len(data), len(name), 0, comment, 0, 0, 0, at
+        return struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 33, *sizes) + name
+
+    names = good[0].encode(), evil[0].encode()
+    files = local(names[0], good[1]) + local(names[1], evil[1])
+    second = entry(names[1], evil[1], len(local(names[0], good[1])), 76)  # its comment: the records of ZIP64
+    first = entry(names[0], good[1], 0, len(second)) + second
+    at = len(files)
+    records = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, len(first), at)
+    records += struct.pack("<4sIQI", b"PK\6\7", 0, at + len(first), 1)
+    whole = files + first + records
+    size = len(second) + len(records)
+    return whole + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, size, len(whole) - size, 0)
+
+
+def test_an_archive_with_two_directories_adds_no_other_module(tmp_path: Path) -> None:
+    """Python's importer reads another directory than `zipfile`; what is imported is written anew."""
+    package, other = ("twofaced.py", b"def answer():\n    return 1\n"), ("antigravity_of_others.py", b"stolen = True\n")
+    data = _two_directories(package, other)
+    (tmp_path / "raw.zip").write_bytes(data)
+    assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["twofaced.py"]
+    assert zipimport.zipimporter(str(tmp_path / "raw.zip")).find_spec("antigravity_of_others"), "the attack works"
+    shipped = ShippedCode()
+    shipped.put("a", "twofaced", blob(data))
+    assert importlib.util.find_spec("antigravity_of_others") is None
+    assert AllowList().load("twofaced:answer", {"twofaced"})() == 1
+    shipped.job_left("a")
+    shipped.close()
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "MAX_CONTENTS_BYTES", 1000)
+    with pytest.raises(ConfigError, match="package 'large' has more than 1000B unpacked"):
+        checked_archive("large", zipped("large", "#" * 1001))
