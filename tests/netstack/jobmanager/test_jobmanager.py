@@ -17,6 +17,7 @@ from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control.messages import CloseJob, TriggerCheckpoint
 from netstack.errors import ConfigError
 from netstack.jobmanager import queries
+from netstack.jobmanager.progress import checked_progress
 from netstack.jobmanager.slot_offers import ORDER_PATIENCE_S
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
@@ -52,7 +53,9 @@ async def test_from_submit_to_end(autojump_clock: MockClock) -> None:
         assert manager.slots.free == 2
 
 
-async def test_latencies_of_all_hosts_are_put_together(autojump_clock: MockClock) -> None:
+async def test_latencies_of_all_hosts_are_put_together(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline(is_chaining_enabled=False))))["job_id"]
         await trio.sleep(1.0)
@@ -64,7 +67,9 @@ async def test_latencies_of_all_hosts_are_put_together(autojump_clock: MockClock
             "b": {"input 0": [20], "source 0": [70]},
             "c": lies,
         }.items():
-            master.progress[name] = {"2": {"records_in": 1, "latencies": rows}}
+            report = {"2": {"records_in": 1, "latencies": rows}}
+            master.progress[name] = checked_progress(report, master.scheduler.topology)
+        monkeypatch.setattr(master.tasks, "placed_vertices", lambda: {("a", 2), ("b", 2), ("c", 2)})
         _, middle, sink = (await user.ask("job", job_id=job_id))["vertices"]
         assert middle["latencies"] == []
         assert sink["latencies"] == [

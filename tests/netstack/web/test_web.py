@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import trio
-from scripted_taskmanager import client, document, jobmanager, taskmanager
+from scripted_taskmanager import Client, ScriptedTaskManager, client, document, jobmanager, taskmanager
 from served_pages import ask, pipeline, running
 
 from netstack.control.details import INPUT_COLUMNS
+from netstack.control.messages import AskDetails
 from netstack.control.reports import Statistics
 from netstack.errors import ConfigError
 from netstack.runtime.authentication import Secret
@@ -205,21 +206,36 @@ async def test_a_look_that_fails_is_logged_and_ends_nothing(
         assert job_id in manager.jobs.running
 
 
-async def test_a_peer_that_says_odd_things_of_itself_is_shown() -> None:
-    async with running() as (manager, url, job_id), taskmanager(manager, name="odd", pid={b"x": float("nan")}) as odd:
-        network = {b"bytes": [b"\xff"]}
-        told = {"memory_bytes": 1, "free_memory_bytes": float("inf"), "network": network, "jobs": {}, "took_s": 0.0}
-        odd.link.send(Statistics(1, told))
-        shown: dict[str, Any] = {}
-        while not shown.get("network"):
-            await trio.sleep(0.02)
-            for look in (await ask(f"{url}/netstack/history"))[1]:
-                shown = {each["name"]: each for each in look["snapshot"]["taskmanagers"]}.get("odd", shown)
-        assert (shown["pid"], shown["free_memory_bytes"], shown["network"]) == (
-            {"x": None},
-            None,
-            {"bytes": ["\\xff"]},
-        )
+async def is_asked_for_details(user: Client, tm: ScriptedTaskManager) -> None:
+    """Looks until the TaskManager was asked; what it was not asked is ignored."""
+    while not any(isinstance(each, AskDetails) for each in tm.said):
+        await user.ask("look")
+        await trio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"network": {b"bytes": [1]}}, "network has bytes"),
+        ({"free_memory_bytes": float("inf")}, "free_memory_bytes has the number inf"),
+        ({"network": {"connections": [{"peer": "\x1b[2J"}]}}, "network has a text of 4 characters"),
+        ({"network": {"connections": [{"peer": "x" * 1025}]}}, "network has a text of 1025 characters"),
+    ],
+)
+async def test_a_peer_that_says_odd_things_of_itself_is_named_and_lost(told: dict[str, Any], why: str) -> None:
+    async with (
+        running() as (manager, url, job_id),
+        taskmanager(manager, name="odd", pid={b"x": float("nan")}) as odd,
+        client(manager) as user,
+    ):
+        await is_asked_for_details(user, odd)
+        plain = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": {}, "took_s": 0.0}
+        odd.link.send(Statistics(1, {**plain, **told}))
+        await odd.ended.wait()
+        shown = {each["name"]: each for each in (await user.ask("look"))["taskmanagers"]}["odd"]
+        assert shown["pid"] is None
+        assert why in shown["gone"]
+        assert (await ask(f"{url}/netstack/history"))[0] == 200
         assert job_id in manager.jobs.running
 
 
@@ -251,6 +267,7 @@ async def test_details_that_cannot_be_drawn_are_refused_and_others_are_shown(cha
         task = {"attempt": [0, 0, 0], "inputs": [], "outputs": [], **numbers, "barriers": None, **changes}
         jobs = {job_id: {"tasks": [task], "network": None}}
         document = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": jobs, "took_s": 0.0}
+        await is_asked_for_details(user, odd)
         odd.link.send(Statistics(1, document))
         shown: dict[str, Any] = {}
         while not shown.get("gone") and "memory_bytes" not in shown:
