@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 import trio
 
 from ..errors import ConfigError, LocalProtocolError
+from ..runtime.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from ..runtime.thread_visits import Visits
@@ -110,6 +111,29 @@ class _Call(Generic[T]):
 
 
 @final
+class _Latch:
+    """Opened once, in one thread; others wait for it.
+
+    An exception of a signal handler could leave the lock of a `threading.Event` held for ever. `with` releases a lock
+    that is written in C whatever happens.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._is_set = False
+
+    def set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            self._lock.release()
+
+    def wait(self) -> None:
+        with self._lock:
+            pass
+
+
+@final
 class Started(Generic[T]):
     """A running function, whose end is signalled by a callback (`Portal.start`)."""
 
@@ -158,13 +182,14 @@ class Portal(Generic[T]):
         self._token: trio.lowlevel.TrioToken | None = None
         self.visits: Visits | None = None
         """The lock for readers and writers that do not use this portal; None if there are none."""
-        self._is_opened = threading.Event()
+        self._opened, self._ended = _Latch(), _Latch()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-        self._thread.start()
         try:
-            self._is_opened.wait()
-        except BaseException:  # of a signal handler
-            self.close(clean=False)
+            INTERRUPTS.shield(self._thread.start)
+            self._opened.wait()
+        except BaseException:  # of a signal handler, unless the system starts no thread
+            if self._thread.ident is not None:
+                self.close(clean=False)
             raise
         self._raise_crash()
 
@@ -280,11 +305,11 @@ class Portal(Generic[T]):
             return
         if threading.current_thread() is self._thread:
             raise LocalProtocolError("the TaskManager cannot be closed in its own thread; close it in another thread")
-        self._is_opened.wait()
+        self._opened.wait()
         if not self._is_over:
             with contextlib.suppress(LocalProtocolError):  # the thread ended meanwhile
                 self.post(lambda: self._end(clean))
-        self._thread.join()
+        self._join()
         self._raise_crash()
 
     def _check_thread(self, what: str) -> None:
@@ -299,11 +324,15 @@ class Portal(Generic[T]):
                 " wait; call it after that call has returned"
             )
 
+    def _join(self) -> None:
+        self._ended.wait()
+        INTERRUPTS.shield(self._thread.join)
+
     def _raise_crash(self) -> None:
         """Raises the error that ended the thread, once."""
         crash, self._crash = self._crash, None
         if crash is not None:
-            self._thread.join()
+            self._join()
             raise crash
 
     def _begin(self, call: _Call[Any]) -> None:
@@ -327,7 +356,8 @@ class Portal(Generic[T]):
             self._is_over = True  # before the calls are failed: later calls are refused
             for call in list(self._calls):
                 call.fail(LocalProtocolError(_CLOSED))
-            self._is_opened.set()
+            self._opened.set()
+            self._ended.set()
 
     async def _main(self) -> None:
         async with self._open_inside() as inside:
@@ -335,7 +365,7 @@ class Portal(Generic[T]):
                 self._closing = trio.Event()
                 self.inside = inside
                 self._token = trio.lowlevel.current_trio_token()
-                self._is_opened.set()
+                self._opened.set()
                 try:
                     await self._closing.wait()
                 finally:

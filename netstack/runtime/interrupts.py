@@ -77,6 +77,17 @@ class Interrupts:
             self.enter()
             self.leave()
 
+    def shield(self, action: Callable[[], object]) -> None:
+        """Runs a short action that an exception of a signal handler would leave half done; handlers run afterwards."""
+        if self.is_inside or threading.current_thread() is not threading.main_thread():
+            action()
+            return
+        try:
+            self.enter()
+            action()
+        finally:
+            self.leave()
+
     def leave(self) -> None:
         """Marks the main thread as outside, and runs the deferred handlers. Raises what the last one raises."""
         self.is_inside = False
