@@ -62,8 +62,22 @@ def job_jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(job: Path, scratch: Path, *words: str) -> subprocess.Popen[str]:
     mode, *flags = words
     options = [f"--option={each}" for each in flags if "=" in each]
+    more = [each for each in flags if "=" not in each]
     job_of = ["--jar", str(job), "--main", "words.WordJob"]
-    command = [sys.executable, str(TOOL), "run", "--checkpoints", "200ms", *options, *job_of, "--", mode, "100", "1000"]
+    command = [
+        sys.executable,
+        str(TOOL),
+        "run",
+        "--checkpoints",
+        "200ms",
+        *options,
+        *job_of,
+        "--",
+        mode,
+        "100",
+        "1000",
+        *more,
+    ]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -119,19 +133,92 @@ def test_a_job_of_its_own_jar_survives_the_death_of_a_netstack_process(job_jar: 
     assert int(restored[1]) >= 1
 
 
-@pytest.mark.parametrize("mode", ["ALL_EXCHANGES_PIPELINED", "ALL_EXCHANGES_BLOCKING"])
-def test_a_batch_job_runs_with_pipelined_exchanges_and_others_are_refused_once(
-    mode: str, job_jar: Path, scratch: Path
-) -> None:
-    process = start(job_jar, scratch, "BATCH", f"execution.batch-shuffle-mode={mode}", "jobmanager.scheduler=Default")
+def test_another_parallelism_after_an_unaligned_checkpoint_is_refused(scratch: Path, tmp_path: Path) -> None:
+    kept = f"--option=execution.checkpointing.dir=file://{tmp_path}"
+    command = [sys.executable, str(TOOL), "run", "--link", "10ms", "--unaligned", "--work-us", "1000", kept]
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+
+    def begin(*more: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [*command, *more], stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment
+        )
+
+    process = begin()
+    try:
+        until_s = time.monotonic() + 240
+        while not list(tmp_path.glob("*/chk-[2-9]/_metadata")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until_s, "no checkpoint was completed"
+            time.sleep(0.1)
+        os.kill(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]), signal.SIGKILL)
+        finish(process, scratch)  # both task managers were killed: nothing is left of them
+        newest = sorted(tmp_path.glob("*/chk-*/_metadata"), key=lambda path: path.stat().st_mtime)[-1].parent
+        recovery = f"--option=execution.state-recovery.path=file://{newest}"
+        process = begin("--parallelism", "3", recovery)
+        _, errors = finish(process, scratch)
+    finally:
+        kill(process)
+    assert process.returncode != 0
+    assert "netstack restores records in flight only with the parallelism of the checkpoint" in errors
+
+
+def run_batch(job: Path, scratch: Path, *words: str) -> tuple[int, str, str]:
+    process = start(job, scratch, "BATCH", *words)
     try:
         output, errors = finish(process, scratch)
     finally:
         kill(process)
-    if mode == "ALL_EXCHANGES_PIPELINED":
-        assert process.returncode == 0, errors[-3000:]
-        assert "words with an exact count: 32 of 32" in output
-    else:
-        assert process.returncode != 0
-        assert "netstack serves pipelined partitions, not BLOCKING: set execution.batch-shuffle-mode" in errors
-        assert "This suppresses job restarts" in errors
+    return process.returncode, output, errors
+
+
+def test_a_batch_job_runs_with_pipelined_exchanges(job_jar: Path, scratch: Path) -> None:
+    code, output, errors = run_batch(job_jar, scratch, "execution.batch-shuffle-mode=ALL_EXCHANGES_PIPELINED")
+    assert code == 0, errors[-3000:]
+    assert "words with an exact count: 32 of 32" in output
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (
+            "execution.batch-shuffle-mode=ALL_EXCHANGES_HYBRID_FULL",
+            "netstack serves pipelined and blocking partitions to Flink, not HYBRID_FULL",
+        ),
+        ("jobmanager.scheduler=AdaptiveBatch", "does not know: set jobmanager.scheduler to Default"),
+    ],
+)
+def test_exchanges_that_netstack_cannot_serve_are_refused_once(
+    option: str, said: str, job_jar: Path, scratch: Path
+) -> None:
+    code, _, errors = run_batch(job_jar, scratch, option)
+    assert code != 0
+    assert said in errors
+    assert "This suppresses job restarts" in errors
+
+
+def test_a_consumer_that_fails_reads_blocking_results_again(job_jar: Path, scratch: Path) -> None:
+    code, output, errors = run_batch(job_jar, scratch, "1")
+    assert code == 0, errors[-3000:]
+    assert "words with an exact count: 32 of 32" in output
+    made, summed = (int(re.search(rf"{name}: (\d+)", output)[1]) for name in ("made", "summed"))
+    assert made == 3200, "its producers ran once"
+    assert summed > 3200 - 32, "no consumer failed"
+
+
+def test_blocking_results_are_made_again_where_a_netstack_process_died(job_jar: Path, scratch: Path) -> None:
+    process = start(job_jar, scratch, "BATCH", "restart-strategy.fixed-delay.attempts=20", "5000")
+    try:
+        assert process.stdout is not None
+        while "will fail" not in (line := process.stdout.readline()):  # all of them are stored, and were read
+            assert line, process.communicate()
+        os.kill(netstack_processes(scratch)[0], signal.SIGKILL)
+        output, errors = finish(process, scratch)
+    finally:
+        kill(process)
+    assert process.returncode == 0, errors[-3000:]
+    assert "another one is started" in errors
+    assert "words with an exact count: 32 of 32" in output
+    made = re.search(r"records made: (\d+)", output)
+    assert made is not None
+    assert int(made[1]) > 3200, "what was lost was made again"

@@ -37,6 +37,7 @@ from netstack.bench.peers.flink import jar
 from netstack.cli.values import parse_length
 from netstack.errors import ConfigError, NetstackError
 from netstack.events import EndOfData
+from netstack.ids import ResultPartitionType
 from netstack.outbound.emission import Emission
 from netstack.scratch import scratch_folder
 from netstack.transport import ByteStream, transport_for
@@ -52,7 +53,7 @@ EMIT, BROADCAST, FLUSH, EVENT, FINISH, TIME_OUT, FORGET, RECOVERED = range(8)
 READY, TAKEN, OVERTAKEN, PROCESSED, FINISHED, RELEASED = range(1, 7)
 FRAME = struct.Struct(">Bii")
 ANSWER = struct.Struct(">Bqii")
-HELLO = struct.Struct(">ii")
+HELLO = struct.Struct(">ii?")
 NUMBER = struct.Struct(">q")
 
 
@@ -71,14 +72,16 @@ class TaskOutput:
         self._answers: deque[bytes] = deque()
         self._has_answers = trio.Event()
         self._is_finished = False
+        self._is_kept = False
 
     async def run(self) -> None:
         """Until the task leaves."""
         partition = None
         try:
-            length, subpartitions = HELLO.unpack(await self._take(HELLO.size))
+            length, subpartitions, self._is_kept = HELLO.unpack(await self._take(HELLO.size))
             name = (await self._take(length)).decode()
-            partition = self._manager.create_partition(name, subpartitions=subpartitions)
+            kind = ResultPartitionType.BLOCKING if self._is_kept else ResultPartitionType.PIPELINED_BOUNDED
+            partition = self._manager.create_partition(name, subpartitions=subpartitions, kind=kind)
             self._taken = 0
             partition.engine.on_barrier = lambda subpartition, checkpoint, overtaken: self._answer(
                 OVERTAKEN, checkpoint, subpartition, overtaken
@@ -128,12 +131,16 @@ class TaskOutput:
             elif kind == EVENT:
                 event = to_native(decode(body))
                 await writer.broadcast_event(event, priority=bool(which))
-                if isinstance(event, EndOfData):
+                if isinstance(event, EndOfData) and self._is_kept:
+                    self._answer(PROCESSED)  # consumers start when it is finished
+                elif isinstance(event, EndOfData):
                     nursery.start_soon(self._tell_processed, writer)
             elif kind == FINISH:
                 partition.finish()
                 partition.close()
                 self._manager.flush_connections()
+                if self._is_kept:
+                    await writer.wait_consumed()  # until it is stored
                 self._is_finished = True
                 self._answer(FINISHED)
                 if partition.is_released:
@@ -234,7 +241,13 @@ async def pump(source: ByteStream, sink: ByteStream) -> None:
 
 async def serve(socket_path: str, segment_bytes: int, port: int, delay_s: float, rate: str | None) -> None:
     """The netstack process of one task manager; prints the port that consumers dial."""
-    config = netstack.NetworkConfig(dialect="flink-2.3.0", memory_bytes=MEMORY_BYTES, segment_size_bytes=segment_bytes)
+    folder = Path(socket_path).parent
+    config = netstack.NetworkConfig(
+        dialect="flink-2.3.0",
+        memory_bytes=MEMORY_BYTES,
+        segment_size_bytes=segment_bytes,
+        shuffle_directory=str(folder),
+    )
     is_impaired = bool(delay_s or rate)
     parameters = f"?delay={format_duration(delay_s)}" + (f"&rate={rate}" if rate else "")
     address = f"impaired+tcp://127.0.0.1:0{parameters}" if is_impaired else f"tcp://127.0.0.1:{port}"
@@ -261,8 +274,8 @@ async def serve(socket_path: str, segment_bytes: int, port: int, delay_s: float,
 
         nursery.start_soon(accept)
         await trio.lowlevel.wait_readable(0)  # the task manager is gone, and may have been killed
-        shutil.rmtree(Path(socket_path).parent, ignore_errors=True)
         nursery.cancel_scope.cancel()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- run
@@ -284,6 +297,7 @@ def run(arguments: argparse.Namespace) -> int:
             "netstack.shuffle.command": "|".join(command),
             "parallelism.default": arguments.parallelism,
             "taskmanager.load-balance.mode": "SLOTS",
+            "jobmanager.scheduler": "Default",
             "taskmanager.memory.network.min": "128m",
             "taskmanager.memory.network.max": "128m",
             "execution.checkpointing.interval": f"{arguments.checkpoints * 1000:.0f}ms",

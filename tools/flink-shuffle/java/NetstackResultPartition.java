@@ -69,6 +69,8 @@ final class NetstackResultPartition
     private final ResultPartitionID id;
     private final int subpartitions;
     private final int keyGroups;
+    /** netstack stores it until {@code release}, and consumers read it, perhaps again, when it is finished. */
+    private final boolean isKept;
     private final Map<ResultPartitionID, NetstackResultPartition> open;
 
     private final ByteBuffer pending = ByteBuffer.allocateDirect(1 << 16);
@@ -97,6 +99,7 @@ final class NetstackResultPartition
             ResultPartitionID id,
             int subpartitions,
             int keyGroups,
+            boolean isKept,
             Map<ResultPartitionID, NetstackResultPartition> open) {
         this.socket = socket;
         this.subtask = subtask;
@@ -104,6 +107,7 @@ final class NetstackResultPartition
         this.id = id;
         this.subpartitions = subpartitions;
         this.keyGroups = keyGroups;
+        this.isKept = isKept;
         this.open = open;
         this.bytes = new ResultPartitionBytesCounter(subpartitions);
     }
@@ -116,7 +120,7 @@ final class NetstackResultPartition
         id.getProducerId().writeTo(hex);
         byte[] name = ByteBufUtil.hexDump(hex).getBytes(StandardCharsets.US_ASCII);
         synchronized (this) {
-            pending.putInt(name.length).putInt(subpartitions).put(name);
+            pending.putInt(name.length).putInt(subpartitions).put((byte) (isKept ? 1 : 0)).put(name);
             drain();
         }
         DataInputStream answers = new DataInputStream(Channels.newInputStream(channel));

@@ -11,6 +11,7 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.TaskManagerOptions;
 import org.apache.flink.metrics.MetricGroup;
@@ -26,6 +27,7 @@ import org.apache.flink.runtime.io.network.partition.consumer.SingleInputGate;
 import org.apache.flink.runtime.shuffle.ShuffleEnvironment;
 import org.apache.flink.runtime.shuffle.ShuffleIOOwnerContext;
 import org.apache.flink.util.FatalExitExceptionHandler;
+import org.apache.flink.util.FileUtils;
 
 /**
  * One task manager's: a netstack process beside it serves what its tasks write; what they read comes by Flink's gates.
@@ -37,6 +39,7 @@ final class NetstackShuffleEnvironment implements ShuffleEnvironment<ResultParti
     static final String COMMAND = "netstack.shuffle.command";
     private static final int SOCKET_BYTES = 107;
     private static final int ATTEMPTS = 3;
+    private static final long CLOSE_S = 10;
 
     private final NettyShuffleEnvironment flinks;
     private final Configuration configuration;
@@ -128,6 +131,7 @@ final class NetstackShuffleEnvironment implements ShuffleEnvironment<ResultParti
                     descriptor.getShuffleDescriptor().getResultPartitionID(),
                     descriptor.getNumberOfSubpartitions(),
                     descriptor.getMaxParallelism(),
+                    descriptor.getPartitionType().isBlockingOrBlockingPersistentResultPartition(),
                     open);
             open.put(writer.getPartitionId(), writer);
             writers.add(writer);
@@ -168,12 +172,13 @@ final class NetstackShuffleEnvironment implements ShuffleEnvironment<ResultParti
     public void close() throws Exception {
         isClosed = true;
         if (process != null) {
-            process.destroy();
-            process.waitFor();
+            process.getOutputStream().close(); // it removes its files and ends
+            if (!process.waitFor(CLOSE_S, TimeUnit.SECONDS)) {
+                process.destroyForcibly().waitFor();
+            }
         }
         if (folder != null) {
-            Files.deleteIfExists(socket());
-            Files.deleteIfExists(folder);
+            FileUtils.deleteDirectory(folder.toFile());
         }
         flinks.close();
     }
