@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigError
 from ..outbound.selector import records_of
-from ..safe_text import safe_repr
+from ..safe_text import safe_repr, safe_text
 from ..schedule.graph.job_graph import OperatorKind
 
 Records: TypeAlias = "list[Any] | npt.NDArray[Any]"
@@ -105,7 +105,7 @@ def fused(step: FusedOperator, behind: Target | None = None) -> Target:
     names |= {"check_returned": check_returned, "last": steps[-1].name}
     for index, each in enumerate(steps):
         names[f"function_{index}"], names[f"out_{index}"] = each.function, each.out
-    exec(_compiled(text, f"<{' -> '.join(each.name for each in steps)}>"), names)
+    exec(_compiled(text, f"<{' -> '.join(safe_text(each.name) for each in steps)}>"), names)
     return Target(names["push"], names["push_batch"], steps, end, extend)
 
 

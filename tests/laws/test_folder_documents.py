@@ -90,3 +90,15 @@ def test_a_flipped_bit_is_named_and_costs_nothing_else(
         path.write_bytes(whole)
         (tmp_path / "known.json").write_bytes(known)
     assert contents(tmp_path) == before
+
+
+def test_each_document_of_a_folder_is_in_the_law(tmp_path: Path) -> None:
+    fill(tmp_path)
+    flipped = {path for name in DOCUMENTS for path in tmp_path.glob(name)}
+    kinds = {path.name if path.parent.name != "datasets" else "datasets" for path in flipped}
+    others = [
+        path
+        for path in tmp_path.rglob("*.json")
+        if path not in flipped and (path.name if path.parent.name != "datasets" else "datasets") not in kinds
+    ]
+    assert others == []

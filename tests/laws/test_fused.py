@@ -162,3 +162,15 @@ def test_a_function_without_a_frame_is_named_by_its_line() -> None:
     named = with_operator(error, bound)
     assert isinstance(named, OperatorFailed)
     assert named.operator == "number"
+
+
+@given(
+    st.text(st.characters(), max_size=40) | st.sampled_from(["a\0b", "\ud800", "'''\nimport os\nos._exit(1)\n#", "{0}"])
+)
+def test_a_name_of_an_operator_is_never_code(name: str) -> None:
+    got: list[int] = []
+    sink = fused(FusedOperator(name, OperatorKind.SINK, got.append))
+    first = fused(FusedOperator(name, OperatorKind.MAP, lambda record: record + 1), sink)
+    first.push(1)
+    first.push_batch([2, 3])
+    assert got == [2, 3, 4]
