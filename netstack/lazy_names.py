@@ -28,12 +28,12 @@ def homes(package: str) -> Mapping[str, str]:
     }
 
 
-def lazy_names(package: str, before: Callable[[str], object] = lambda module: None) -> Callable[[str], Any]:
+def lazy_names(package: str, before: Callable[[str], object] | None = None) -> Callable[[str], Any]:
     """The `__getattr__` of a package.
 
     Args:
         package: its `__name__`.
-        before: called with the module of a name before that is imported.
+        before: called with the module of a name at each access, before that is imported.
     """
 
     def attribute(name: str) -> Any:
@@ -42,9 +42,11 @@ def lazy_names(package: str, before: Callable[[str], object] = lambda module: No
         if name[0] == "_" or name not in homes(package):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = homes(package)[name]
-        before(module)
+        if before is not None:
+            before(module)
         value = getattr(import_module(f".{module}", package), name)
-        setattr(sys.modules[package], name, value)  # the next access does not come here
+        if before is None:
+            setattr(sys.modules[package], name, value)  # the next access does not come here
         return value
 
     return attribute
