@@ -133,12 +133,7 @@ class NetworkBufferPool:
         Raises:
             InsufficientBuffers: too few segments are left to guarantee, or other pools still hold them.
         """
-        if self.is_destroyed:
-            raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
-        self._check(count, purpose)
-        self._required += count
-        self._unpooled += count
-        self._change()
+        self._guarantee(count, purpose)
         if self.free_segments < count:
             self.redistribute()
         if self.free_segments < count:
@@ -160,12 +155,7 @@ class NetworkBufferPool:
         Raises:
             InsufficientBuffers: too few segments are left to guarantee, so that waiting would not help.
         """
-        if self.is_destroyed:
-            raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
-        self._check(count, purpose)
-        self._required += count
-        self._unpooled += count
-        self._change()
+        self._guarantee(count, purpose)
         request = UnpooledRequest(self, count)
         self._requests.append(request)
         self._serve_waiting()
@@ -274,6 +264,15 @@ class NetworkBufferPool:
         self._wanted -= pool.wanted
         self._change()
         self._let_grow()
+
+    def _guarantee(self, count: int, purpose: str) -> None:
+        """Guarantees unpooled segments. Raises InsufficientBuffers if too few are left."""
+        if self.is_destroyed:
+            raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
+        self._check(count, purpose)
+        self._required += count
+        self._unpooled += count
+        self._change()
 
     def _check(self, count: int, purpose: str) -> None:
         free = self._total - self._required

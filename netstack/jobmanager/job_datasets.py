@@ -23,15 +23,15 @@ class JobDatasets:
     """The datasets that one job keeps.
 
     Args:
-        cluster: the JobManager's interface for jobs.
+        services: the JobManager's interface for jobs.
     """
 
-    def __init__(self, job_id: str, name: str, scheduler: Scheduler, driver: JobDriver, cluster: JobServices) -> None:
+    def __init__(self, job_id: str, name: str, scheduler: Scheduler, driver: JobDriver, services: JobServices) -> None:
         self._job_id = job_id
         self._name = name
         self._scheduler = scheduler
         self._driver = driver
-        self._cluster = cluster
+        self._services = services
         self._has_some = any(dataset.type.is_persistent for dataset in scheduler.topology.job.datasets)
         self._written: dict[int, int] = {}
 
@@ -60,9 +60,9 @@ class JobDatasets:
             for (_, _, location), partition in zip(places, partitions, strict=True):
                 names.setdefault(location.name, []).append(partition.name)
             for taskmanager, mine in names.items():
-                self._cluster.send(taskmanager, KeepDataset(self._job_id, dataset.key, tuple(mine)))
+                self._services.send(taskmanager, KeepDataset(self._job_id, dataset.key, tuple(mine)))
             try:
-                await self._cluster.keep_dataset(dataset)
+                await self._services.keep_dataset(dataset)
             except NetstackError as error:
                 texts.append(str(error))
             else:

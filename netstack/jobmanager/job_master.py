@@ -63,7 +63,7 @@ class JobMaster:
         job_id: str,
         name: str,
         scheduler: Scheduler,
-        cluster: JobServices,
+        services: JobServices,
         *,
         make_coordinator: Callable[[Iterable[JobTask], int], CheckpointCoordinator] | None = None,
         storage: CheckpointStorage | None = None,
@@ -78,7 +78,7 @@ class JobMaster:
             job_id: id of the job.
             name: name of the job.
             scheduler: scheduler of a job that has not been started.
-            cluster: the JobManager's interface for jobs.
+            services: the JobManager's interface for jobs.
             make_coordinator: creates the checkpoint coordinator from the tasks and the first checkpoint id; None: the
                 job takes no checkpoints.
             storage: storage of the checkpoints; required if the job takes or restores any.
@@ -102,22 +102,22 @@ class JobMaster:
         self.progress: dict[str, Progress] = {}
         self.tasks = JobTasks(scheduler)
         self._driver = JobDriver(job_id, scheduler)
-        self._datasets = JobDatasets(job_id, name, scheduler, self._driver, cluster)
-        self._sender = TaskSender(job_id, self._driver, cluster)
-        self._cluster = cluster
+        self._datasets = JobDatasets(job_id, name, scheduler, self._driver, services)
+        self._sender = TaskSender(job_id, self._driver, services)
+        self._services = services
         self._make_coordinator = make_coordinator
         self._storage = storage
         self._coordinator = coordinator
         self._in_thread = in_thread
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
         self._inbox = JobInbox(
-            HeldFailures(cluster.heard_s, patience_s),
+            HeldFailures(services.heard_s, patience_s),
             self._taskmanagers,
             scheduler.next_deadline,
             lambda: self._checkpoints is not None and self._checkpoints.is_storing,
         )
         self._reports = TaskReports(
-            scheduler, self.tasks, self._driver, self._inbox, cluster, self._taskmanagers, coordinator
+            scheduler, self.tasks, self._driver, self._inbox, services, self._taskmanagers, coordinator
         )
         self._open: set[str] = set()
         self._slots_missing = 0
@@ -195,7 +195,7 @@ class JobMaster:
         """
         for taskmanager, attempts in self.tasks.by_taskmanager([(vertex, subtask)]).items():
             for attempt in attempts:
-                self._cluster.send(taskmanager, OperatorEvent(self.job_id, attempt, check_plain(event)))
+                self._services.send(taskmanager, OperatorEvent(self.job_id, attempt, check_plain(event)))
 
     # ---------------------------------------------------------------------------------------------------- from users
 
@@ -301,7 +301,7 @@ class JobMaster:
                 self._checkpoints.abandon()
             self.ended.set()  # also after an unexpected error, so that no caller waits forever
             for taskmanager in self._open:
-                self._cluster.send(taskmanager, CloseJob(self.job_id))
+                self._services.send(taskmanager, CloseJob(self.job_id))
         return end
 
     async def _prepare(self, nursery: trio.Nursery) -> None:
@@ -319,7 +319,7 @@ class JobMaster:
             self.name,
             self.tasks,
             storage,
-            self._cluster,
+            self._services,
             self._taskmanagers,
             post=self._inbox.post,
             note=self._note,
@@ -351,7 +351,7 @@ class JobMaster:
 
     def _require(self) -> None:
         """Requests the missing slots, minus those whose offers the scheduler has not handled yet."""
-        self._cluster.require(self.job_id, max(0, self._slots_missing - self._slots_under_way))
+        self._services.require(self.job_id, max(0, self._slots_missing - self._slots_under_way))
 
     async def _carry_out(self, instruction: instructions.Instruction) -> None:
         match instruction:
@@ -370,14 +370,14 @@ class JobMaster:
                 )
             case instructions.RequireSlots():
                 if instruction.missing:
-                    self._note("slots", f"missing slots: {instruction.missing}; {self._cluster.describe_slots()}")
+                    self._note("slots", f"missing slots: {instruction.missing}; {self._services.describe_slots()}")
                 self._slots_missing = instruction.missing
                 self._require()
             case instructions.ReturnSlots():
-                self._cluster.give_back(self.job_id, instruction.slots)
+                self._services.give_back(self.job_id, instruction.slots)
             case instructions.BlockTaskManagers():
                 self._note("blocklist", f"blocked TaskManagers: {', '.join(instruction.taskmanagers) or 'none'}")
-                self._cluster.block(self.job_id, instruction.taskmanagers)
+                self._services.block(self.job_id, instruction.taskmanagers)
             case instructions.Continue():
                 self._inbox.post(events.Proceed(0.0))
             case instructions.EndJob():
@@ -399,7 +399,7 @@ class JobMaster:
                 self._note("failure", f"tasks wait to commit: {why}")
             self._commit_waits = why
 
-        await until_stored(partial(self._cluster.put_committing, self.job_id), waits)
+        await until_stored(partial(self._services.put_committing, self.job_id), waits)
         self._note("commit", f"{counted(instruction.subtasks.size, 'task')} to commit prepared output and finish")
         self._sender.send(instruction)
 
@@ -447,7 +447,7 @@ class JobMaster:
             for text in await self._datasets.leave():
                 self._note("dataset", text)
         for taskmanager in self._open:
-            self._cluster.send(taskmanager, CloseJob(self.job_id))
+            self._services.send(taskmanager, CloseJob(self.job_id))
         with trio.move_on_after(CLOSE_PATIENCE_S):
             while self._open:
                 self._all_closed = trio.Event()
@@ -458,7 +458,7 @@ class JobMaster:
         """Adds the required and existing slots to the reason of a job that lacked slots."""
         if NO_SLOT in end.reason:
             needed = slots_needed(self.scheduler.topology.job)
-            return replace(end, reason=f"{end.reason}; {needed}; {self._cluster.describe_slots()}")
+            return replace(end, reason=f"{end.reason}; {needed}; {self._services.describe_slots()}")
         return end
 
     def _closed(self, taskmanager: str) -> None:

@@ -197,13 +197,13 @@ class TaskSender:
 
     Args:
         driver: translates instructions to messages.
-        cluster: the JobManager's interface for jobs.
+        services: the JobManager's interface for jobs.
     """
 
-    def __init__(self, job_id: str, driver: JobDriver, cluster: JobServices) -> None:
+    def __init__(self, job_id: str, driver: JobDriver, services: JobServices) -> None:
         self._job_id = job_id
         self._driver = driver
-        self._cluster = cluster
+        self._services = services
 
     async def deploy(self, deploy: instructions.Deploy) -> None:
         """Creates and sends descriptors; the scheduler must not handle an event meanwhile.
@@ -220,8 +220,8 @@ class TaskSender:
                 await trio.lowlevel.checkpoint()
         for name, descriptors in descriptors_of.items():
             for message in submissions(self._job_id, descriptors):
-                await self._cluster.wait_room(name)
-                self._cluster.send(name, message)
+                await self._services.wait_room(name)
+                self._services.send(name, message)
 
     def send(
         self,
@@ -241,7 +241,7 @@ class TaskSender:
             case instructions.ReleasePartitions():
                 messages = self._driver.releases(instruction)
         for name, message in messages:
-            self._cluster.send(name, message)
+            self._services.send(name, message)
 
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
@@ -261,7 +261,7 @@ class TaskCommands:
         name: str,
         tasks: JobTasks,
         storage: CheckpointStorage,
-        cluster: JobServices,
+        services: JobServices,
         taskmanagers: Collection[str],
         *,
         post: Callable[[events.Event], None],
@@ -274,7 +274,7 @@ class TaskCommands:
             name: name of the job.
             tasks: tasks of the job.
             storage: storage of its checkpoints.
-            cluster: the JobManager's interface for jobs.
+            services: the JobManager's interface for jobs.
             taskmanagers: names of the TaskManagers that the job currently uses.
             post: posts an event for the scheduler.
             note: adds a category and a sentence to the job's log.
@@ -284,7 +284,7 @@ class TaskCommands:
         self._name = name
         self._tasks = tasks
         self._storage = storage
-        self._cluster = cluster
+        self._services = services
         self._taskmanagers = taskmanagers
         self._post = post
         self._note = note
@@ -305,12 +305,12 @@ class TaskCommands:
     def trigger(self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool) -> None:
         """Sends the trigger of a checkpoint to subtasks."""
         for name, attempts in self._tasks.by_taskmanager(subtasks).items():
-            self._cluster.send(name, TriggerCheckpoint(self._job_id, barrier, tuple(attempts), is_savepoint, stops))
+            self._services.send(name, TriggerCheckpoint(self._job_id, barrier, tuple(attempts), is_savepoint, stops))
 
     def abort_checkpoint(self, checkpoint_id: int, subtasks: Iterable[Subtask]) -> None:
         """Sends the abort of a checkpoint to subtasks."""
         for name, attempts in self._tasks.by_taskmanager(subtasks).items():
-            self._cluster.send(name, AbortCheckpoint(self._job_id, checkpoint_id, tuple(attempts)))
+            self._services.send(name, AbortCheckpoint(self._job_id, checkpoint_id, tuple(attempts)))
 
     def final_of(self, subtask: Subtask) -> TaskFile | None:
         """Returns the final state of an ended subtask; None if it has none."""
@@ -325,7 +325,7 @@ class TaskCommands:
         self._note("checkpoint", f"checkpoint {checkpoint_id} is complete")
         self._post(events.CheckpointStored(0.0, checkpoint_id))
         for taskmanager in self._taskmanagers:
-            self._cluster.send(taskmanager, CheckpointCompleted(self._job_id, checkpoint_id))
+            self._services.send(taskmanager, CheckpointCompleted(self._job_id, checkpoint_id))
 
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
         """Logs an aborted checkpoint."""

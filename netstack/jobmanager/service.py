@@ -79,8 +79,6 @@ class JobManager:
     ) -> None:
         self.address = address
         self.config = config
-        self.store = store
-        self.in_thread = in_thread
         self.slots = ClusterSlots(config.load_balance, self._demand_of)
         self.taskmanagers = TaskManagers(require_tls=config.require_tls)
         self.blobs = MemoryBlobStore()

@@ -53,7 +53,7 @@ class TaskReports:
         tasks: JobTasks,
         driver: JobDriver,
         inbox: JobInbox,
-        cluster: JobServices,
+        services: JobServices,
         taskmanagers: Mapping[str, TaskManagerLocation],
         coordinator: JobCoordinator | None,
     ) -> None:
@@ -64,7 +64,7 @@ class TaskReports:
         self._tasks = tasks
         self._driver = driver
         self._inbox = inbox
-        self._cluster = cluster
+        self._services = services
         self._taskmanagers = taskmanagers
         self._coordinator = coordinator
 
@@ -156,7 +156,7 @@ class TaskReports:
         self.failures[failure.subtask, failure.attempt] = reported
         if message.is_secondary and self._driver.is_current(message.attempt):
             self._inbox.hold(failure)
-            self._cluster.ask_for_life(self._taskmanagers)
+            self._services.ask_for_life(self._taskmanagers)
             return
         self._inbox.post(failure)
         if not message.is_secondary:

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,7 +41,7 @@ def _nothing(index: int, checkpoint_id: int, overtaken: bytes) -> None:
     """The default `on_barrier`, of a task without checkpoints."""
 
 
-class StagedRecords:
+class StagedRecords(abc.ABC):
     """Records that their writer has not yet distributed to the last buffers (`staging`)."""
 
     __slots__ = ("size",)
@@ -49,9 +50,9 @@ class StagedRecords:
         self.size = -1
         """Bytes of each record; -1 while staging is inactive."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Distributes the records and deactivates staging."""
-        raise NotImplementedError
 
 
 @final

@@ -16,7 +16,7 @@ from netstack.control.messages import BlobPart
 from netstack.control.reports import FetchBlob
 from netstack.errors import ConfigError
 from netstack.jobmanager.blobs import MAX_UPLOADS, UNUSED_S, Upload, Uploads
-from netstack.jobmanager.store import JobStore
+from netstack.jobmanager.parts.store import JobStore
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 PORT = "tcp://127.0.0.1:0"
@@ -73,7 +73,7 @@ async def test_packages_that_no_job_has_named_go(tmp_path: Path) -> None:
         left = {path.stem for path in (tmp_path / "code").iterdir()}
         assert left == {DIGEST, hashlib.sha256(b"young").hexdigest()}
     async with jobmanager(listen=PORT, folder=str(tmp_path)) as manager, client(manager) as user:
-        assert manager.store.code_bytes(DIGEST) == len(PACKAGE), "its job is taken up again"
+        assert manager.parts.store.code_bytes(DIGEST) == len(PACKAGE), "its job is taken up again"
         await user.ask("cancel", job_id=job_id)
         await manager.prune_packages()
         assert {path.stem for path in (tmp_path / "code").iterdir()} == {hashlib.sha256(b"young").hexdigest()}
@@ -94,16 +94,16 @@ async def test_who_asks_for_blobs_and_does_not_read_has_us_hold_a_few() -> None:
         taskmanager(manager, reads=False) as deaf,
         taskmanager(manager) as tm,
     ):
-        digest = manager.store.put_code(PACKAGE)
+        digest = manager.parts.store.put_code(PACKAGE)
         read = 0
-        code_part = manager.store.code_part
+        code_part = manager.parts.store.code_part
 
         def counted(digest: str, offset: int, size: int) -> bytes:
             nonlocal read
             read += 1
             return code_part(digest, offset, size)
 
-        manager.store.code_part = counted  # type: ignore[method-assign]
+        manager.parts.store.code_part = counted  # type: ignore[method-assign]
         for _ in range(MAX_FETCHES):
             deaf.link.send(FetchBlob(f"code-{digest}", 0))
         tm.link.send(FetchBlob("no-such-blob", 0))
