@@ -16,7 +16,7 @@ from netstack.control.messages import BlobPart
 from netstack.control.reports import FetchBlob
 from netstack.errors import ConfigError
 from netstack.jobmanager.blobs import MAX_UPLOADS, UNUSED_S, Upload, Uploads
-from netstack.jobmanager.parts.store import JobStore
+from netstack.jobmanager.store import JobStore
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 PORT = "tcp://127.0.0.1:0"
