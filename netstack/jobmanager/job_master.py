@@ -39,7 +39,7 @@ from .job_services import JobCoordinator, JobServices
 from .job_tasks import JobTasks, TaskCommands, TaskSender
 from .journal import JobJournal
 from .peer_budget import Charge
-from .progress import Progress, checked_progress
+from .progress import ProgressByVertex, checked_progress
 from .slots import slots_needed
 from .task_reports import TaskReports
 
@@ -99,7 +99,7 @@ class JobMaster:
         self.end: instructions.EndJob | None = None
         self.ended = trio.Event()
         self.restored_from = restore
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, ProgressByVertex] = {}
         self.tasks = JobTasks(scheduler)
         self._driver = JobDriver(job_id, scheduler)
         self._datasets = JobDatasets(job_id, name, scheduler, self._driver, services)

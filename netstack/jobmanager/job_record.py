@@ -28,7 +28,7 @@ from ..schedule.slots.slot_sharing import FixedPlacement
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
 from .job_master import JobMaster
 from .job_services import JobCoordinator
-from .parts import Parts
+from .parts import JobManagerParts
 from .store import StoredJob
 
 
@@ -87,7 +87,7 @@ class JobRecord:
 
 def read_job(
     stored: StoredJob,
-    parts: Parts,
+    parts: JobManagerParts,
     placement: FixedPlacement | None = None,
     coordinator: JobCoordinator | None = None,
 ) -> JobRecord:
@@ -130,7 +130,7 @@ def _storage(folder: str, keep: int, stored: StoredJob) -> CheckpointStorage:
     return storage
 
 
-def _scheduler(record: JobRecord, graph: StreamGraph, parts: Parts) -> Scheduler:
+def _scheduler(record: JobRecord, graph: StreamGraph, parts: JobManagerParts) -> Scheduler:
     assert record.generated is not None
     config = parts.config
     return Scheduler(

@@ -36,7 +36,7 @@ from .job_master import JobMaster
 from .job_record import JobRecord, read_job
 from .job_services import JobCoordinator, JobServices
 from .log import FailureHistory, failure_documents
-from .parts import Parts
+from .parts import JobManagerParts
 from .savepoints import adopt_savepoint
 from .store import StoredJob
 from .view import COUNTS, job_document
@@ -55,7 +55,7 @@ class Jobs:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: JobManagerParts,
         services: JobServices,
         nursery: trio.Nursery,
         on_left: Callable[[str], None],

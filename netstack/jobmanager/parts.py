@@ -16,7 +16,7 @@ from .taskmanagers import TaskManagers
 
 @final
 @dataclass(frozen=True, slots=True)
-class Parts:
+class JobManagerParts:
     """The parts that the others use.
 
     Attributes:

@@ -15,16 +15,16 @@ from typing import Any, Final
 from ..schedule.topology.topology import Topology
 from ..task.latency import MERGED, merged_rows
 
-Progress = dict[int, dict[str, Any]]
+ProgressByVertex = dict[int, dict[str, Any]]
 """By job vertex: `records_in`, `records_out` and, as in `TaskLatencies.rows`, `latencies`."""
 
 _NUMBERS: Final = ("records_in", "records_out")
 
 
-def checked_progress(report: Mapping[Any, Any], topology: Topology) -> Progress:
+def checked_progress(report: Mapping[Any, Any], topology: Topology) -> ProgressByVertex:
     """Returns the known numbers of a report; leaves everything else out."""
     vertices = topology.job.vertices
-    progress: Progress = {}
+    progress: ProgressByVertex = {}
     for number in range(len(vertices)):
         row = report.get(str(number))
         if type(row) is not dict:
@@ -42,7 +42,9 @@ def checked_progress(report: Mapping[Any, Any], topology: Topology) -> Progress:
     return progress
 
 
-def summed_progress(progress: Mapping[str, Progress], placed: Collection[tuple[str, int]]) -> dict[int, dict[str, int]]:
+def summed_progress(
+    progress: Mapping[str, ProgressByVertex], placed: Collection[tuple[str, int]]
+) -> dict[int, dict[str, int]]:
     """Sums the records of each vertex over all TaskManagers.
 
     Args:
@@ -60,7 +62,7 @@ def summed_progress(progress: Mapping[str, Progress], placed: Collection[tuple[s
 
 
 def merged_latencies(
-    progress: Mapping[str, Progress], placed: Collection[tuple[str, int]]
+    progress: Mapping[str, ProgressByVertex], placed: Collection[tuple[str, int]]
 ) -> dict[int, dict[str, list[int]]]:
     """Merges the latest latencies of each vertex over all TaskManagers; arguments as of `summed_progress`."""
     parts: dict[int, list[Mapping[str, Any]]] = {}

@@ -19,7 +19,7 @@ from .blobs import Upload
 from .job_record import JobRecord, audit
 from .jobs import Jobs
 from .log import fatal_traceback
-from .parts import Parts
+from .parts import JobManagerParts
 from .stacks import StackQueries
 from .view import job_document, summary, taskmanagers_document
 from .watch import ClusterWatch
@@ -54,7 +54,7 @@ class ClientQueries:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: JobManagerParts,
         jobs: Jobs,
         watch: ClusterWatch,
         stacks: StackQueries,

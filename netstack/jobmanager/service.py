@@ -47,7 +47,7 @@ from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
 from .jobs import Jobs
-from .parts import Parts
+from .parts import JobManagerParts
 from .queries import ClientQueries
 from .slot_offers import SlotOffers
 from .slots import ClusterSlots
@@ -85,7 +85,7 @@ class JobManager:
         self.datasets = Datasets(
             store, self.taskmanagers, in_thread, most_bytes=config.datasets_bytes, log=LOGGER.warning
         )
-        self.parts = Parts(config, store, self.slots, self.taskmanagers, self.blobs, self.datasets, in_thread)
+        self.parts = JobManagerParts(config, store, self.slots, self.taskmanagers, self.blobs, self.datasets, in_thread)
         self.blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
         self.jobs = Jobs(self.parts, self, nursery, self._job_left, self.prune_packages)
         self._nursery = nursery

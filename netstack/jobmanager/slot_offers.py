@@ -14,7 +14,7 @@ from ..control.messages import CloseJob, OpenJob
 from ..control.reports import JobRefused
 from .job_master import JobMaster
 from .jobs import Jobs
-from .parts import Parts
+from .parts import JobManagerParts
 from .taskmanagers import ConnectedTaskManager
 
 BARRED_S: Final = 10.0
@@ -31,7 +31,7 @@ MEMORY_TIMEOUT_S: Final = 30.0
 class SlotOffers:
     """The offers of one JobManager."""
 
-    def __init__(self, parts: Parts, jobs: Jobs, nursery: trio.Nursery) -> None:
+    def __init__(self, parts: JobManagerParts, jobs: Jobs, nursery: trio.Nursery) -> None:
         self._jobs = jobs
         self._slots = parts.slots
         self._taskmanagers = parts.taskmanagers

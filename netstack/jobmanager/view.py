@@ -17,7 +17,7 @@ from .checkpoints import CheckpointReport
 from .job_master import JobMaster
 from .job_record import JobRecord
 from .log import blocked_text, failure_documents, place_of
-from .parts import Parts
+from .parts import JobManagerParts
 from .progress import merged_latencies, summed_progress
 
 CHECKPOINTS_SHOWN: Final = 20
@@ -26,7 +26,7 @@ COUNTS: Final = ("tasks", "restarts", "checkpoints_completed", "checkpoints_fail
 """What a summary counts; stored with the end of a job."""
 
 
-def summary(record: JobRecord, parts: Parts) -> dict[str, Any]:
+def summary(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
     """Returns the summary of one job."""
     master = record.master
     result: dict[str, Any] = {
@@ -86,7 +86,7 @@ _BEFORE: Final = {
 """The visible state of a job whose end is not stored yet."""
 
 
-def job_document(record: JobRecord, parts: Parts) -> dict[str, Any]:
+def job_document(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
     """Returns all details of one job."""
     master = record.master
     if master is None:
@@ -328,7 +328,7 @@ def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
     ]
 
 
-def taskmanagers_document(parts: Parts) -> list[dict[str, Any]]:
+def taskmanagers_document(parts: JobManagerParts) -> list[dict[str, Any]]:
     """Returns all connected TaskManagers."""
     rows = []
     for each in parts.taskmanagers.all():

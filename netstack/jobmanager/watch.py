@@ -23,7 +23,7 @@ from ..control.messages import AskDetails
 from ..json_text import shortened
 from .job_master import JobMaster
 from .job_record import JobRecord
-from .parts import Parts
+from .parts import JobManagerParts
 from .tuning import bottleneck_of
 from .view import chaining_of, edges_of, job_document, taskmanagers_document
 
@@ -90,7 +90,7 @@ class _Details:
 class ClusterWatch:
     """Takes snapshots of a cluster; `run` polls TaskManagers while `request_updates` is called repeatedly."""
 
-    def __init__(self, parts: Parts, records: Mapping[str, JobRecord]) -> None:
+    def __init__(self, parts: JobManagerParts, records: Mapping[str, JobRecord]) -> None:
         """Takes the JobManager's parts, and the records of all of its jobs by id."""
         self._parts = parts
         self._records = records
