@@ -116,8 +116,10 @@ async def test_an_address_of_another_host_is_not_looked_for_here(monkeypatch: py
 async def test_a_slot_that_is_gone_is_nobody_s_loss_but_its_own() -> None:
     async with slot() as (address, _):
         pass
-    with pytest.raises(ConnectionLost, match=rf"cannot reach {address}: Connection refused; is anything"):
-        await Neighbours().connect(address)
+    with socket.socket() as held:  # so that no other process of this host gets the port
+        held.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        with pytest.raises(ConnectionLost, match=rf"cannot reach {address}: Connection refused; is anything"):
+            await Neighbours().connect(address)
 
 
 async def test_a_name_that_is_another_user_s_is_told_once(
