@@ -9,10 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from . import build as build  # first: it decides whether the data path is loaded as machine code
-from .lazy_names import homes, lazy_names
-from .renamed import warn_renamed
-from .version import __version__ as __version__
+from .base import build as build  # first: it decides whether the data path is loaded as machine code
+from .base.lazy_names import homes, lazy_names
+from .base.renamed import warn_renamed
+from .base.version import __version__ as __version__
 
 _public = lazy_names(__name__)
 

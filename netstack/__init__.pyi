@@ -1,23 +1,9 @@
 """The public names of this package, each once: `lazy_names` imports one when it is first used."""
 
-from . import build as build
-from .buffer.requirements import (
-    BufferRequirements as BufferRequirements,
-    GatePlan as GatePlan,
-    PartitionPlan as PartitionPlan,
-    RequirementRow as RequirementRow,
-    required_buffers as required_buffers,
-)
-from .buffer.statistics import NetworkBufferPoolStatistics as NetworkBufferPoolStatistics
-from .checkpoint.instructions import CheckpointSettings as CheckpointSettings
-from .checkpoint.snapshot import TaskSnapshot as TaskSnapshot
-from .checkpoint.storage import (
-    CheckpointStorage as CheckpointStorage,
-    CompletedCheckpoint as CompletedCheckpoint,
-    RefusedCheckpoint as RefusedCheckpoint,
-)
-from .config import NetworkConfig as NetworkConfig
-from .errors import (
+from netstack.base import build as build  # absolute: it is not lazy
+
+from .base.config import NetworkConfig as NetworkConfig
+from .base.errors import (
     AuthenticationFailed as AuthenticationFailed,
     ChannelFailed as ChannelFailed,
     ConfigError as ConfigError,
@@ -41,7 +27,7 @@ from .errors import (
     ShuffleStorageError as ShuffleStorageError,
     SpillError as SpillError,
 )
-from .events import (
+from .base.events import (
     Alignment as Alignment,
     CancelCheckpointMarker as CancelCheckpointMarker,
     CheckpointBarrier as CheckpointBarrier,
@@ -50,10 +36,26 @@ from .events import (
     Event as Event,
     UserEvent as UserEvent,
 )
-from .ids import (
+from .base.ids import (
     ChannelDescriptor as ChannelDescriptor,
     PartitionId as PartitionId,
     ResultPartitionType as ResultPartitionType,
+)
+from .base.version import __version__ as __version__
+from .buffer.requirements import (
+    BufferRequirements as BufferRequirements,
+    GatePlan as GatePlan,
+    PartitionPlan as PartitionPlan,
+    RequirementRow as RequirementRow,
+    required_buffers as required_buffers,
+)
+from .buffer.statistics import NetworkBufferPoolStatistics as NetworkBufferPoolStatistics
+from .checkpoint.instructions import CheckpointSettings as CheckpointSettings
+from .checkpoint.snapshot import TaskSnapshot as TaskSnapshot
+from .checkpoint.storage import (
+    CheckpointStorage as CheckpointStorage,
+    CompletedCheckpoint as CompletedCheckpoint,
+    RefusedCheckpoint as RefusedCheckpoint,
 )
 from .inbound.statistics import GateStatistics as GateStatistics
 from .jobmanager.client import (
@@ -114,4 +116,3 @@ from .schedule.slots.slots import LoadBalanceMode as LoadBalanceMode
 from .task.context import OperatorContext as OperatorContext
 from .task.operators import Output as Output
 from .trio_stream import TrioStream as TrioStream
-from .version import __version__ as __version__

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import ConfigError, RecordError
+from .base.errors import ConfigError, RecordError
 from .record.formats import byte_rows
 
 if TYPE_CHECKING:

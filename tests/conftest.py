@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 from trio_runs import run_limited, virtual_clock
 
-from netstack.certificates import make_authority
+from netstack.base.tls.certificates import make_authority
 
 # The everyday profile runs the same examples each time, so that a failure is the change's fault. `thorough` searches:
 # HYPOTHESIS_PROFILE=thorough make test. `fresh` draws twice as many, others each time (see --hypothesis-seed).

@@ -147,8 +147,8 @@ def compile_core(root: Path, out: Path, *, optimize: str = "2") -> None:
 
 
 def compiled_module(root: Path) -> Any:
-    """`netstack.compiled` of the tree at `root`, by its path: netstack need not be installed."""
-    spec = importlib.util.spec_from_file_location("netstack_compiled", root / "netstack" / "compiled.py")
+    """`netstack.base.compiled` of the tree at `root`, by its path: netstack need not be installed."""
+    spec = importlib.util.spec_from_file_location("netstack_compiled", root / "netstack" / "base" / "compiled.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

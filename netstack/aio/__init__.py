@@ -40,7 +40,7 @@ Rules:
 
 from typing import Any
 
-from ..renamed import warn_renamed
+from ..base.renamed import warn_renamed
 from .environment import NetworkEnvironment, open_network
 from .record_reader import ArrayReader, RecordReader
 from .record_writer import RecordWriter

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, final
 
+from ..base.config import NetworkConfig
+from ..base.errors import LocalProtocolError
+from ..base.ids import ChannelDescriptor, ResultPartitionType
 from ..blocking import network_environment as blocking
 from ..blocking.portal import Portal
-from ..config import NetworkConfig
-from ..errors import LocalProtocolError
-from ..ids import ChannelDescriptor, ResultPartitionType
 from ..runtime import handles
 from ..runtime.authentication import Secret
 from ..runtime.statistics import NetworkStatistics

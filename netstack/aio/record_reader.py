@@ -10,9 +10,9 @@ from typing import Any, Final, final
 
 import numpy.typing as npt
 
+from ..base.config import NetworkConfig
 from ..blocking.network_environment import InputGate
 from ..blocking.record_reader import ArrayVisitor, RecordVisitor, T, is_small, is_trickle
-from ..config import NetworkConfig
 from ..record.cells import Handout
 from ..record.formats import RecordFormat
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy.typing as npt
 
+from ..base.errors import NetstackError
+from ..base.events import Event
 from ..blocking.network_environment import ResultPartition
 from ..blocking.writing import T, VisitingWriter
-from ..errors import NetstackError
-from ..events import Event
 from ..outbound.selector import ChannelSelector
 from ..record.cells import eager
 from ..record.formats import RecordFormat

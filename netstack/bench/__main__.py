@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from netstack.safe_text import escape_unencodable
+from netstack.base.text.safe_text import escape_unencodable
 
 
 def main() -> int:

@@ -18,8 +18,8 @@ from typing import Any, Final, final
 import trio
 
 from netstack import NetworkEnvironment, RecordWriter
+from netstack.base.events import Alignment, CheckpointBarrier
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
-from netstack.events import Alignment, CheckpointBarrier
 from netstack.inbound.gate import SingleInputGate
 from netstack.runtime.handles import InputGate, ResultPartition
 from netstack.schedule.descriptors.information import EdgeId, InputInformation

@@ -22,14 +22,14 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.base.errors import ConfigError, NetstackError
+from netstack.base.units import counted
+from netstack.base.version import __version__
 from netstack.cli import stopping
 from netstack.cli.json_document import drop_output
 from netstack.cli.stopping import stopped_by
 from netstack.cli.suggestions import usage_text
 from netstack.cli.values import COUNT, NUMBER
-from netstack.errors import ConfigError, NetstackError
-from netstack.units import counted
-from netstack.version import __version__
 
 from . import console
 from .channels.command import channels

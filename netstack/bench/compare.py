@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from netstack.errors import ConfigError
-from netstack.units import counted, format_duration, format_size
+from netstack.base.errors import ConfigError
+from netstack.base.units import counted, format_duration, format_size
 
 from .figure import Figure
 from .grid import run_kind

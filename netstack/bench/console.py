@@ -18,8 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from netstack.base.units import format_count, format_latency, three_digits
 from netstack.cli.json_document import print_document
-from netstack.units import format_count, format_latency, three_digits
 
 from . import pair
 from .compare import Comparison, Difference

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from netstack import ChannelDescriptor, NetworkConfig
+from netstack.base.tls.certificates import make_authority, make_host
+from netstack.base.units import format_duration, format_size
 from netstack.buffer.requirements import LANDING_SEGMENTS
-from netstack.certificates import make_authority, make_host
 from netstack.record.framing import MAX_RECORD_BYTES
-from netstack.units import format_duration, format_size
 
 from .spec import RunSpec
 

@@ -15,9 +15,9 @@ import click
 from rich.console import Console
 from rich.markup import escape as escape_markup
 
-from netstack.errors import ConfigError
-from netstack.json_text import json_text
-from netstack.units import three_digits
+from netstack.base.errors import ConfigError
+from netstack.base.text.json_text import json_text
+from netstack.base.units import three_digits
 
 from . import console
 from .charts.page import document, facts, notes

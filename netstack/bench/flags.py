@@ -11,6 +11,9 @@ from typing import Any, Protocol, TypeVar, get_args
 
 import click
 
+from netstack.base.config import PROFILES
+from netstack.base.errors import ConfigError
+from netstack.base.units import format_duration, format_size
 from netstack.cli.network_flags import buffer_flags
 from netstack.cli.values import (
     COUNT,
@@ -32,9 +35,6 @@ from netstack.cli.values import (
     ParsedList,
     several,
 )
-from netstack.config import PROFILES
-from netstack.errors import ConfigError
-from netstack.units import format_duration, format_size
 
 from .grid import (
     DEFAULT_CHANNELS,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from netstack.errors import ConfigError
-from netstack.units import format_duration, format_link_rate
+from netstack.base.errors import ConfigError
+from netstack.base.units import format_duration, format_link_rate
 
 from .spec import Checkpoints, RunSpec, refuse_below
 

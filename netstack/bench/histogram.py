@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from netstack.errors import NetstackError
+from netstack.base.errors import NetstackError
 
 _TICKS = 5  # lines of an .hgrm file for each half of the remaining distance to 100 %
 _HALF = 1024  # buckets in each power of two: 3 significant digits

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from netstack import build
-from netstack.version import __version__
+from netstack.base import build
+from netstack.base.version import __version__
 
 _PACKAGES: Final = (
     "trio",

@@ -18,8 +18,8 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from netstack.errors import NetstackError
-from netstack.safe_text import safe_error, type_text
+from netstack.base.errors import NetstackError
+from netstack.base.text.safe_text import safe_error, type_text
 
 from .source import import_arrow
 

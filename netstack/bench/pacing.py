@@ -19,7 +19,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from netstack.alarm import Alarm
+from netstack.base.timing.alarm import Alarm
 
 # A sleeping process wakes 50 to 150 us late, so sleeping stops before the due time. Much more would keep a core busy
 # at usual rates and slow down engines with threads of their own: at 1,000 records/s, 2 ms cost pyzmq 20 us.

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from netstack.errors import LocalProtocolError
+from netstack.base.errors import LocalProtocolError
 
 from .inputs import MOST_BYTES, InputError, Rows
 from .rows import hashes_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from netstack.scratch import scratch_folder
+from netstack.base.scratch import scratch_folder
 
 from .processes import ROLES, PhaseLimits, Workers
 

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol, final
 from rich.console import Console
 from rich.markup import escape
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
+from netstack.base.units import counted
 from netstack.spark.settings import SparkSettings
-from netstack.units import counted
 
 from .grid import Grid, PlannedRun
 from .inputs import is_file_name, read_rows

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
-from netstack.errors import ConfigError, NetstackError
-from netstack.own_packages import import_folders
+from netstack.base.errors import ConfigError, NetstackError
+from netstack.base.own_packages import import_folders
 
 from .inputs import InputError
 from .source import MissingExtra

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from netstack.units import counted, format_count, format_duration, format_latency, format_size, three_digits
+from netstack.base.units import counted, format_count, format_duration, format_latency, format_size, three_digits
 
 from .bottleneck import bottleneck
 from .console import table as made_table

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from netstack.units import format_duration
+from netstack.base.units import format_duration
 
 from .spec import RunSpec
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from netstack.scratch import scratch_folder
+from netstack.base.scratch import scratch_folder
 
 from .arrivals import paced_window
 from .busy import busy_warnings

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 from .mesh.spec import MeshSpec, split_hosts
 from .pair import OnProgress

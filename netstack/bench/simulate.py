@@ -14,9 +14,9 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.base.errors import ConfigError
 from netstack.cli.stopping import keep_results, stopped_by
 from netstack.cli.values import COUNT
-from netstack.errors import ConfigError
 from netstack.testing.simulate.players import WorkerDied, play
 from netstack.testing.simulate.scenario import Scenario
 from netstack.testing.simulate.situations import LEAST_SEEDS, SITUATIONS, missing

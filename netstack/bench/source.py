@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from netstack.errors import NetstackError
+from netstack.base.errors import NetstackError
 from netstack.record.blocks import BlockCache
 
 from .spec import RunSpec

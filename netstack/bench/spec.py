@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
 
+from netstack.base.config import FLINK_CONSTANTS, PROFILES, NetworkConfig
+from netstack.base.errors import ConfigError
+from netstack.base.units import format_size
 from netstack.buffer.requirements import LANDING_SEGMENTS
-from netstack.config import FLINK_CONSTANTS, PROFILES, NetworkConfig
-from netstack.errors import ConfigError
-from netstack.units import format_size
 
 Emit = Literal["record", "batch", "arrow"]
 Read = Literal["record", "buffer", "blocking"]

@@ -23,9 +23,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from netstack.errors import ConfigError, NetstackError
-from netstack.json_text import json_text
-from netstack.safe_text import safe_error
+from netstack.base.errors import ConfigError, NetstackError
+from netstack.base.text.json_text import json_text
+from netstack.base.text.safe_text import safe_error
 
 from .columns import COLUMNS, STRUCTS
 

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, final, runtime_checkable
 
+from netstack.base.errors import NetstackError
 from netstack.cli.stopping import unwrapped_interrupt
-from netstack.errors import NetstackError
 
 from .decision.answer import Answer
 from .decision.experiment import Budget, Experiment

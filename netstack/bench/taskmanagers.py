@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, final
 
-from netstack.config import MIB
+from netstack.base.config import MIB
 
 from .host import Usage, usage_of
 from .processes import MeasurementFailed, Process

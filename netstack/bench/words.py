@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from netstack.units import counted, format_duration, format_link_rate, format_size
+from netstack.base.units import counted, format_duration, format_link_rate, format_size
 
 from .spec import RunSpec
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from netstack import build
-from netstack.errors import NetstackError
+from netstack.base import build
+from netstack.base.errors import NetstackError
 from netstack.taskmanager.freed_memory import keep_freed_memory
 
 from .arrivals import Int64s, warm_ns

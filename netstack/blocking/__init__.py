@@ -30,7 +30,7 @@ from typing import Any
 
 from trio import WouldBlock
 
-from ..renamed import warn_renamed
+from ..base.renamed import warn_renamed
 from .network_environment import InputGate, NetworkEnvironment, ResultPartition, open_network
 from .record_reader import ArrayReader, ReaderStatistics, RecordReader
 from .record_writer import RecordWriter

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, final
 
-from ..config import NetworkConfig
-from ..errors import LocalProtocolError
-from ..ids import ChannelDescriptor, PartitionId, ResultPartitionType
+from ..base.config import NetworkConfig
+from ..base.errors import LocalProtocolError
+from ..base.ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from ..inbound.closing import ClosingContext
 from ..inbound.gate import SingleInputGate
 from ..inbound.statistics import GateStatistics

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import trio
 
-from ..errors import ConfigError, LocalProtocolError
+from ..base.errors import ConfigError, LocalProtocolError
 from ..runtime.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, cast, final
 
 import numpy.typing as npt
 
-from ..config import NetworkConfig
-from ..errors import ConfigError, LocalProtocolError
-from ..events import CancelCheckpointMarker, CheckpointBarrier, UserEvent
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError, LocalProtocolError
+from ..base.events import CancelCheckpointMarker, CheckpointBarrier, UserEvent
 from ..inbound.closing import ClosingContext
 from ..record.cells import Ready
 from ..record.formats import RecordFormat

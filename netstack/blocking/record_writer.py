@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy.typing as npt
 
-from ..errors import NetstackError
-from ..events import Event
+from ..base.errors import NetstackError
+from ..base.events import Event
 from ..outbound.selector import ChannelSelector
 from ..record.formats import RecordFormat
 from .network_environment import ResultPartition

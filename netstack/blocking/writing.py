@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from ..errors import LocalProtocolError, NetstackError, RecordError
-from ..events import Event
+from ..base.errors import LocalProtocolError, NetstackError, RecordError
+from ..base.events import Event
 from ..outbound.open_buffers import SLICE_S
 from ..outbound.selector import ChannelSelector
 from ..record.formats import RecordFormat

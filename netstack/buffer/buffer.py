@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, final
 
-from ..errors import ErrorCode, LocalProtocolError
-from ..events import DataType
+from ..base.errors import ErrorCode, LocalProtocolError
+from ..base.events import DataType
 from .segment import Segment
 
 

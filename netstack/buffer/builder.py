@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..errors import LocalProtocolError
-from ..events import DataType
+from ..base.errors import LocalProtocolError
+from ..base.events import DataType
 from ..record.cells import Pen
 from ..record.framing import PREFIX_BYTES
 from .buffer import Buffer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, final
 
-from ..events import CheckpointBarrier, DataType, encode_event
+from ..base.events import CheckpointBarrier, DataType, encode_event
 from .buffer import Buffer
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from ..events import DataType
+from ..base.events import DataType
 from .buffer import Buffer
 from .pools import LocalBufferPool
 from .segment import Segment

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
-from ..errors import ConfigError, InsufficientBuffers, LocalProtocolError, PoolDestroyed
+from ..base.errors import ConfigError, InsufficientBuffers, LocalProtocolError, PoolDestroyed
 from .segment import Segment, SegmentReservation
 from .statistics import LocalBufferPoolStatistics, NetworkBufferPoolStatistics
 

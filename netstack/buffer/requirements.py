@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..config import NetworkConfig
-from ..errors import ConfigError
-from ..ids import ResultPartitionType
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError
+from ..base.ids import ResultPartitionType
 
 LANDING_SEGMENTS: Final = 16
 """Segments in which a dialled connection receives payloads: as many as one gathering write of the peer carries. With

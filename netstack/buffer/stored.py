@@ -11,9 +11,9 @@ from typing import Final, final
 
 import lz4.block
 
-from .. import crc
-from ..errors import ErrorCode, RemoteProtocolError
-from ..events import DataType
+from ..base import crc
+from ..base.errors import ErrorCode, RemoteProtocolError
+from ..base.events import DataType
 from .buffer import Buffer, BufferOwner
 
 PART_HEADER: Final = struct.Struct(">II")

@@ -19,10 +19,10 @@ from typing import Final
 
 import click
 
-from .. import build
-from ..errors import ConfigError, NetstackError
-from ..safe_text import escape_unencodable
-from ..version import __version__
+from ..base import build
+from ..base.errors import ConfigError, NetstackError
+from ..base.text.safe_text import escape_unencodable
+from ..base.version import __version__
 from .json_document import drop_output, print_document
 from .stopping import StoppedBySignal, exit_code, signals_are_ctrl_c, stop_code, stopped_by, unwrapped_interrupt
 from .suggestions import usage_text
@@ -125,7 +125,7 @@ def _run(words: list[str]) -> int:
     try:
         return int(cli.main(words, prog_name="netstack", standalone_mode=False) or 0)
     except BaseExceptionGroup as group:
-        from ..runtime.causes import root_cause  # loads trio, which --help does not need
+        from ..base.causes import root_cause  # loads trio, which --help does not need
 
         root = root_cause(group)
         if isinstance(root, NetstackError | OSError):

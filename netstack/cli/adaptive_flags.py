@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from ..schedule.graph.settings import AdaptiveSettings
 from ..schedule.graph.stream_graph import StreamGraph
 from .values import COUNT, SIZE

@@ -12,11 +12,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError
+from ..base.ids import ResultPartitionType
+from ..base.units import format_size
 from ..buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
-from ..config import NetworkConfig
-from ..errors import ConfigError
-from ..ids import ResultPartitionType
-from ..units import format_size
 from .json_document import print_document
 from .network_flags import buffer_flags, memory_flags
 from .values import COUNT, Parsed, several

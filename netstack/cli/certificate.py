@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from .. import certificates
+from ..base.tls import certificates
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 

@@ -18,10 +18,11 @@ from typing import Any, Final, final
 import click
 import trio
 
-from ..config import NetworkConfig
-from ..errors import ChannelFailed, ConfigError, NetstackError, RecordError
-from ..events import DataType, UserEvent, decode_event
-from ..ids import ChannelDescriptor
+from ..base.config import NetworkConfig
+from ..base.errors import ChannelFailed, ConfigError, NetstackError, RecordError
+from ..base.events import DataType, UserEvent, decode_event
+from ..base.ids import ChannelDescriptor
+from ..base.timing.wakeup import Signal
 from ..record.deserializer import RecordDeserializer
 from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
 from ..record.flink_rows import FlinkRows, row_payloads
@@ -31,7 +32,6 @@ from ..record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
 from ..runtime.gate_waiter import TURN_BUFFERS, Engine
 from ..runtime.network_environment import NetworkEnvironment, open_network
-from ..wakeup import Signal
 from .exchange import (
     CLOSED_EARLY,
     ERROR,

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import trio
 
-from ..errors import ConfigError, JobFailed, NetstackError
+from ..base.errors import ConfigError, JobFailed, NetstackError
 from ..jobmanager.local import LocalCluster, open_local_cluster
 from .values import Parsed
 

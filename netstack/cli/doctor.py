@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from ..runtime.authentication import Secret
 from .jobmanager_flags import SECRET_VARIABLE
 from .json_document import print_document

@@ -18,10 +18,10 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
+from ..base.config import FLINK_DIALECT, NATIVE_DIALECT, NetworkConfig
+from ..base.errors import ConfigError
+from ..base.events import Event
 from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
-from ..config import FLINK_DIALECT, NATIVE_DIALECT, NetworkConfig
-from ..errors import ConfigError
-from ..events import Event
 from ..record.framing import MAX_RECORD_BYTES
 from ..wire.flink_events import flink_name
 from ..wire.flink_layout import partition_bytes

@@ -14,10 +14,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..base.text.json_text import json_text
+from ..base.text.safe_text import printable_lines, safe_text
+from ..base.units import counted, format_count, format_latency
 from ..jobmanager.client import Document, JobResult
-from ..json_text import json_text
-from ..safe_text import printable_lines, safe_text
-from ..units import counted, format_count, format_latency
 
 _SHOWN_SUBTASKS = 16
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import trio
 
+from ..base.transport import full_url
 from ..jobmanager.client import DEFAULT_ADDRESS
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.metrics import serve_metrics
@@ -21,7 +22,6 @@ from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.slots.slots import LoadBalanceMode
-from ..transport import full_url
 from .adaptive_flags import adaptive_flags, adaptive_settings
 from .jobmanager_flags import json_flag, secret_flag
 from .json_document import print_document

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 import trio
 
-from ..errors import ConnectionLost
+from ..base.errors import ConnectionLost
 from ..jobmanager.client import DEFAULT_ADDRESS, JobClient, open_job_client
 from ..runtime.authentication import Secret
 

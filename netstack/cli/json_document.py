@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from ..json_text import json_text
-from ..safe_text import printable_lines
+from ..base.text.json_text import json_text
+from ..base.text.safe_text import printable_lines
 
 _NUMBERS: Final = re.compile(r"\[\n\s*-?[\d.eE+-]+(?:,\n\s*-?[\d.eE+-]+)*\n\s*\]")  # no line break is inside a text
 

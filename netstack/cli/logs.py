@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, final
 
 import click
 
-from ..json_text import json_text
+from ..base.text.json_text import json_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from ..config import PROFILES, NetworkConfig
+from ..base.config import PROFILES, NetworkConfig
+from ..base.units import format_size
 from ..schedule.plan.plan import SlotsIn
 from ..schedule.slots.slots import LoadBalanceMode
-from ..units import format_size
 from .values import COUNT, SIZE
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

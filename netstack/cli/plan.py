@@ -11,8 +11,8 @@ from typing import Final
 
 import click
 
-from ..config import NetworkConfig
-from ..json_text import json_text
+from ..base.config import NetworkConfig
+from ..base.text.json_text import json_text
 from ..schedule.plan.as_json import plan_document
 from ..schedule.plan.html import plan_html
 from ..schedule.plan.plan import Plan, SlotsIn, make_plan

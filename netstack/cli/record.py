@@ -16,8 +16,8 @@ from typing import Final
 import click
 import trio
 
-from ..errors import ConfigError, ConnectionLost
-from ..units import counted
+from ..base.errors import ConfigError, ConnectionLost
+from ..base.units import counted
 from ..web.history import History
 from ..web.recording import read_recording, recorded
 from .job import job_parameters

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import click
 import trio
 
-from ..errors import ConfigError, NetstackError, RequestRefused
+from ..base.errors import ConfigError, NetstackError, RequestRefused
 from ..jobmanager.client import JobClient, JobResult
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.job_master import JobMaster

@@ -23,18 +23,18 @@ from urllib.parse import urlsplit
 import click
 import trio
 
+from ..base.config import SHUFFLE_COMPRESSIONS, NetworkConfig
+from ..base.errors import ConfigError, NetstackError
+from ..base.events import EndOfData, EndOfPartition, Event
+from ..base.ids import ResultPartitionType
+from ..base.timing.wakeup import Signal
+from ..base.units import counted
 from ..buffer.requirements import PartitionPlan
-from ..config import SHUFFLE_COMPRESSIONS, NetworkConfig
-from ..errors import ConfigError, NetstackError
-from ..events import EndOfData, EndOfPartition, Event
-from ..ids import ResultPartitionType
 from ..outbound.partition import ResultPartition
 from ..outbound.subpartition import ResultSubpartition
 from ..record.flink import value_format_named
 from ..runtime.network_environment import NetworkEnvironment, open_network
 from ..runtime.record_writer import RecordWriter
-from ..units import counted
-from ..wakeup import Signal
 from ..wire.flink_events import flink_name
 from .exchange import (
     CLOSED_EARLY,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
+from ..base.text.safe_text import safe_text
 from ..jobmanager.client import Document
-from ..safe_text import safe_text
 from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Final, final
 
-from ..errors import NetstackError
+from ..base.errors import NetstackError
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 

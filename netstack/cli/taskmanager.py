@@ -21,8 +21,11 @@ from typing import Any, Final
 import click
 import trio
 
-from ..config import NetworkConfig
-from ..errors import ConfigError
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError
+from ..base.tls.tls_files import dial_as
+from ..base.transport import full_url
+from ..base.units import counted
 from ..runtime.authentication import Secret
 from ..taskmanager.config import CONNECT_TIMEOUT_S, TaskManagerConfig
 from ..taskmanager.fork_server import start_fork_server
@@ -32,9 +35,6 @@ from ..taskmanager.service import TaskManager
 from ..taskmanager.slot_process import check_process_memory, limit_memory, slot_main
 from ..taskmanager.slot_processes import SlotProcesses, counted_up
 from ..taskmanager.slot_settings import SlotSettings
-from ..tls_files import dial_as
-from ..transport import full_url
-from ..units import counted
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .json_document import print_document
 from .logs import log_flag, set_up_logging

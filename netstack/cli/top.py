@@ -23,12 +23,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from ..base.errors import ConfigError, ConnectionLost, NetstackError
+from ..base.units import format_count
 from ..control.link import JOBMANAGER
-from ..errors import ConfigError, ConnectionLost, NetstackError
 from ..jobmanager.client import open_job_client
 from ..runtime.authentication import Secret
 from ..taskmanager.client import OtherRole, open_client
-from ..units import format_count
 from .jobmanager_flags import secret_flag, secret_of
 from .json_document import print_document
 from .stopping import keep_results, note_signal

@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from rich.text import Text
 
-from ..units import format_count
+from ..base.units import format_count
 from .job_output import ENDED, state_text
 
 _NOT_YET: Final = "not connected yet"

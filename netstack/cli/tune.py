@@ -13,11 +13,11 @@ from typing import Any, Final
 import click
 import trio
 
-from ..config import NetworkConfig
-from ..errors import ConfigError, RequestRefused
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError, RequestRefused
+from ..base.units import format_count, format_duration
 from ..jobmanager.client import Document, JobClient
 from ..jobmanager.tuning import Proposal, changed, measured, proposals
-from ..units import format_count, format_duration
 from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document
 from .values import SECONDS

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
-from ..errors import ConfigError
-from ..safe_text import safe_repr
-from ..units import parse_amount, parse_duration, parse_link_rate, parse_size
+from ..base.errors import ConfigError
+from ..base.text.safe_text import safe_repr
+from ..base.units import parse_amount, parse_duration, parse_link_rate, parse_size
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from ..runtime.authentication import Secret
 from .jobmanager_flags import SECRET_VARIABLE
 from .values import LENGTH

@@ -14,8 +14,8 @@ from typing import Final, final
 
 import trio
 
-from ..errors import ErrorCode, RemoteProtocolError
-from ..safe_text import safe_error, safe_repr
+from ..base.errors import ErrorCode, RemoteProtocolError
+from ..base.text.safe_text import safe_error, safe_repr
 from .link import MessageLink
 from .messages import BlobPart
 from .reports import FetchBlob

@@ -12,8 +12,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from zipfile import BadZipFile, Path as ZipPath
 
-from ..errors import ConfigError
-from ..own_packages import OWN_PACKAGES
+from ..base.errors import ConfigError
+from ..base.own_packages import OWN_PACKAGES
 
 
 def own_build() -> str:

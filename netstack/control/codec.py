@@ -14,8 +14,8 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, final
 
-from ..errors import ConfigError, ErrorCode, RemoteProtocolError
-from ..safe_text import safe_repr, safe_text
+from ..base.errors import ConfigError, ErrorCode, RemoteProtocolError
+from ..base.text.safe_text import safe_repr, safe_text
 
 TEXT_CHARACTERS: Final = 8192
 """Maximum length of names and texts; longer ones are cut when they are encoded, and refused when they are decoded."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ..safe_text import safe_repr
+from ..base.text.safe_text import safe_repr
 from .codec import Plain
 
 TASKMANAGER_KEYS: Final = ("memory_bytes", "free_memory_bytes", "network")

@@ -18,10 +18,10 @@ from typing import Any, Final, Protocol, final
 import msgpack
 import trio
 
-from ..documents import MAX_DOCUMENT_CONTAINERS, unpack_document
-from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
-from ..safe_text import safe_repr
-from ..transport import ByteStream
+from ..base.errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
+from ..base.text.bounded_msgpack import MAX_DOCUMENT_CONTAINERS, unpack_document
+from ..base.text.safe_text import safe_repr
+from ..base.transport import ByteStream
 from ..wire.codec_native import PROOF_MAGIC
 
 MAX_FRAME_BYTES: Final = 4 << 20

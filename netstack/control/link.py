@@ -19,11 +19,11 @@ from typing import Final, Protocol, final
 
 import trio
 
-from ..documents import MAX_DOCUMENT_CONTAINERS
-from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
-from ..safe_text import safe_text
-from ..transport import ByteStream, full_url, transport_for
-from ..version import __version__
+from ..base.errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
+from ..base.text.bounded_msgpack import MAX_DOCUMENT_CONTAINERS
+from ..base.text.safe_text import safe_text
+from ..base.transport import ByteStream, full_url, transport_for
+from ..base.version import __version__
 from .build import own_build
 from .codec import Message, Plain
 from .frames import MAX_FRAME_BYTES, FrameStream, LoopShare, pack

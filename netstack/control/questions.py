@@ -10,7 +10,7 @@ from typing import TypeVar, final
 
 import trio
 
-from ..errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
+from ..base.errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from .codec import Plain
 from .link import MessageLink
 from .messages import Answer, Ask, AskRefused, Refused

@@ -14,9 +14,9 @@ from typing import Final, final
 
 import trio
 
-from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
-from ..safe_text import safe_repr
-from ..transport import ByteStream, Listener
+from ..base.errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
+from ..base.text.safe_text import safe_repr
+from ..base.transport import ByteStream, Listener
 
 CONTROL: Final = b"NSDC"
 DATA: Final = b"NSDR"

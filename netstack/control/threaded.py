@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, final
 
 import trio
 
-from ..errors import ConnectionLost, NetstackError
+from ..base.errors import ConnectionLost, NetstackError
 from .codec import Message
 from .frames import MAX_UNSENT_BYTES
 from .link import ControlLink, Greeting, packed

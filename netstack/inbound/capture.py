@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
+from ..base.events import DataType
 from ..buffer.buffer import Buffer
-from ..events import DataType
 
 
 def is_before(sequence: int, other: int) -> bool:

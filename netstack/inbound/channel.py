@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, final
 
+from ..base.errors import ChannelFailed, RemoteProtocolError
+from ..base.events import Alignment, CheckpointBarrier, DataType
+from ..base.ids import ChannelDescriptor
 from ..buffer.buffer import Buffer
 from ..buffer.pools import LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
-from ..errors import ChannelFailed, RemoteProtocolError
-from ..events import Alignment, CheckpointBarrier, DataType
-from ..ids import ChannelDescriptor
 from ..wire.codec import Inflate
 from .capture import InputCapture
 from .channel_buffers import NO_QUEUE, ChannelBuffers, ChannelLink

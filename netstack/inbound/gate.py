@@ -21,12 +21,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
+from ..base.config import NetworkConfig
+from ..base.errors import LocalProtocolError, NetstackError
+from ..base.events import DataType, EndOfData, decode_event
+from ..base.timing.waits import WaitMeter
 from ..buffer.buffer import Buffer
 from ..buffer.pools import LocalBufferPool
-from ..config import NetworkConfig
-from ..errors import LocalProtocolError, NetstackError
-from ..events import DataType, EndOfData, decode_event
-from ..waits import WaitMeter
 from .closing import ClosingContext
 from .debloat import BufferDebloater
 from .statistics import ChannelStatistics, GateStatistics

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..errors import ChannelFailed, ErrorCode, RemoteProtocolError, channel_error
-from ..events import DataType, EndOfData, EndOfPartition, Event, decode_event
+from ..base.errors import ChannelFailed, ErrorCode, RemoteProtocolError, channel_error
+from ..base.events import DataType, EndOfData, EndOfPartition, Event, decode_event
 
 _END_TYPES: Final = {EndOfData: DataType.END_OF_DATA, EndOfPartition: DataType.END_OF_PARTITION}
 """Gates count these events by data type and decode their bytes, so both must agree."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from ..base.errors import ChannelFailed, ErrorCode, channel_error
+from ..base.events import Alignment, CheckpointBarrier, DataType, decode_event
+from ..base.ids import ChannelDescriptor
 from ..buffer.buffer import Buffer, BufferSource
-from ..errors import ChannelFailed, ErrorCode, channel_error
-from ..events import Alignment, CheckpointBarrier, DataType, decode_event
-from ..ids import ChannelDescriptor
 from .capture import InputCapture
 from .gate import SingleInputGate
 from .statistics import ChannelStatistics

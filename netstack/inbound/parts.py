@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from ..base.events import DataType
 from ..buffer.buffer import Buffer, PartOwner
-from ..events import DataType
 from ..wire.codec import Inflate
 
 _DATA: Final = DataType.DATA

@@ -19,10 +19,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from .. import crc
+from ..base import crc
+from ..base.errors import ChannelFailed, ConnectionLost, ErrorCode, RemoteProtocolError, channel_error
+from ..base.events import DataType
 from ..buffer.segment import Segment
-from ..errors import ChannelFailed, ConnectionLost, ErrorCode, RemoteProtocolError, channel_error
-from ..events import DataType
 from ..wire.codec import Codec, Inflate
 from ..wire.frames import (
     Acknowledge,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..base.timing.waits import WaitStatistics
 from ..buffer.statistics import LocalBufferPoolStatistics
-from ..waits import WaitStatistics
 
 
 @dataclass(frozen=True, slots=True)

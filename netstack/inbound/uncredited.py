@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from ..base.events import DataType
 from ..buffer.segment import Segment
-from ..events import DataType
 from ..wire.codec import Codec, Inflate
 from ..wire.frames import Frame
 from .channel import RemoteInputChannel

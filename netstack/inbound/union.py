@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
+from ..base.errors import LocalProtocolError
 from ..buffer.buffer import Buffer
 from ..buffer.statistics import LocalBufferPoolStatistics
-from ..errors import LocalProtocolError
 from .closing import ClosingContext
 from .gate import SingleInputGate
 from .statistics import GateStatistics

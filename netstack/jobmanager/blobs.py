@@ -24,10 +24,10 @@ from typing import Final, final
 
 import trio
 
-from ..config import MIB
+from ..base.config import MIB
+from ..base.errors import ConfigError
 from ..control.messages import SLICE_BYTES, BlobPart, blob_parts
 from ..control.reports import BlobKept, FetchBlob
-from ..errors import ConfigError
 from ..runtime.threads import InThread
 from ..schedule.descriptors.blob_store import CODE_KEY, BlobError, MemoryBlobStore
 from ..schedule.descriptors.descriptors import BlobKey

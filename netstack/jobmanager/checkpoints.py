@@ -22,13 +22,13 @@ from typing import Any, Final, Protocol, final
 
 import trio
 
+from ..base.errors import CheckpointError, ConfigError, LocalProtocolError
+from ..base.events import encode_event
 from ..checkpoint.coordinator import CheckpointCoordinator
 from ..checkpoint.finals import NO_CHECKPOINT, FinalStates
 from ..checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
-from ..errors import CheckpointError, ConfigError, LocalProtocolError
-from ..events import encode_event
 from ..runtime.threads import InThread
 
 

@@ -24,10 +24,10 @@ from typing import Final, final
 
 import trio
 
-from ..config import MIB
-from ..errors import NetstackError
+from ..base.config import MIB
+from ..base.errors import NetstackError
+from ..base.text.safe_text import safe_text
 from ..runtime.authentication import Secret
-from ..safe_text import safe_text
 
 TAIL_LINES: Final = 40
 """Number of stderr lines of a child that are stored to explain its death."""

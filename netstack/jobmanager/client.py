@@ -29,16 +29,23 @@ from typing import Any, Final, TypeAlias, final
 
 import trio
 
+from ..base.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    JobFailed,
+    RemoteProtocolError,
+    RequestRefused,
+)
+from ..base.own_packages import OWN_PACKAGES
+from ..base.text.safe_text import type_text
 from ..control.build import build_of
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, JOBMANAGER, ControlLink, Greeting, dial
 from ..control.messages import SLICE_BYTES
 from ..control.questions import Questions
-from ..errors import AuthenticationFailed, ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
-from ..own_packages import OWN_PACKAGES
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.names import refuse_while_importing
 from ..runtime.threads import background_tasks
-from ..safe_text import type_text
 from ..schedule.graph.job_file import write_job
 from ..schedule.graph.job_generator import generate_job
 from ..schedule.graph.stream_builder import StreamEnvironment

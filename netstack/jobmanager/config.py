@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
+from ..base.setting_types import check_types
+from ..base.transport import is_private
 from ..runtime.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.graph.settings import AdaptiveSettings
 from ..schedule.slots.slots import LoadBalanceMode
-from ..setting_types import check_types
-from ..transport import is_private
 
 
 @final

@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, final
 
+from ..base.errors import ConfigError, NetstackError
+from ..base.text.safe_text import safe_repr
+from ..base.units import format_size
 from ..control.messages import DropDataset
-from ..errors import ConfigError, NetstackError
 from ..runtime.threads import InThread
-from ..safe_text import safe_repr
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.graph.stream_graph import KEPT_DATASET
-from ..units import format_size
 from .store import JobStore
 from .taskmanagers import ConnectedTaskManager, TaskManagers
 

@@ -15,13 +15,13 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from ..base.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..base.ids import PartitionId
+from ..base.text.safe_text import safe_repr, safe_text
 from ..control.codec import TEXT_CHARACTERS, Attempt, Message
 from ..control.messages import CancelTasks, CommitTasks, ReleasePartitions, UpdateGate, slices
 from ..control.reports import PartitionConsumable, SlotEnded, TaskFailed, TaskFinished, TaskStates
-from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from ..ids import PartitionId
 from ..runtime.failure_report import checked_report, with_place
-from ..safe_text import safe_repr, safe_text
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation, partition_name, partition_place
 from ..schedule.execution import ExecutionInput

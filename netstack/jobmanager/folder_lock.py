@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import TextIO
 
-from ..safe_text import safe_text
+from ..base.text.safe_text import safe_text
 
 
 def open_lock(path: Path) -> TextIO:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import final
 
+from ..base.errors import NetstackError
 from ..control.messages import KeepDataset
-from ..errors import NetstackError
 from ..schedule import events
 from ..schedule.scheduler import Scheduler
 from .datasets import DatasetRecord, KeptPartition

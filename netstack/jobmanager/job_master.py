@@ -16,6 +16,8 @@ from typing import Final, final
 
 import trio
 
+from ..base.errors import CheckpointError, LocalProtocolError, NetstackError
+from ..base.units import counted
 from ..checkpoint.coordinator import CheckpointCoordinator
 from ..checkpoint.finals import FinalStates
 from ..checkpoint.instructions import JobTask
@@ -23,14 +25,12 @@ from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Message, Plain, check_plain
 from ..control.messages import CloseJob, OperatorEvent, attempts_of
 from ..control.reports import JobClosed, JobProgress, SlotBlocked
-from ..errors import CheckpointError, LocalProtocolError, NetstackError
 from ..runtime.disk_retries import until_stored
 from ..runtime.threads import InThread
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler
-from ..units import counted
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .driver import JobDriver
 from .job_datasets import JobDatasets

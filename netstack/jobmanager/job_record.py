@@ -12,9 +12,9 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.errors import ConfigError
+from ..base.text.safe_text import safe_text
 from ..checkpoint.storage import CheckpointStorage
-from ..errors import ConfigError
-from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import CODE_KEY
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.failover.restart import restart_strategy

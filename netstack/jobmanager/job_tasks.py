@@ -17,15 +17,15 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.errors import ErrorCode, RemoteProtocolError
+from ..base.text.bounded_msgpack import memory_bytes
+from ..base.text.limited_log import LimitedLog
 from ..checkpoint.instructions import JobTask, Subtask
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Attempt
 from ..control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint, submissions
 from ..control.reports import TaskFinished
-from ..documents import memory_bytes
-from ..errors import ErrorCode, RemoteProtocolError
-from ..limited_log import LimitedLog
 from ..schedule import events, instructions
 from ..schedule.execution import ExecutionState
 from ..schedule.scheduler import Scheduler

@@ -20,11 +20,11 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.causes import cause_text, root_cause
+from ..base.errors import CheckpointFenced, ConfigError, NetstackError
+from ..base.text.safe_text import safe_error
 from ..checkpoint.coordinator import CheckpointCoordinator
-from ..errors import CheckpointFenced, ConfigError, NetstackError
-from ..runtime.causes import cause_text, root_cause
 from ..runtime.disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
-from ..safe_text import safe_error
 from ..schedule.commit_phase import COMMITTED
 from ..schedule.execution import JobState
 from ..schedule.graph.job_file import job_of

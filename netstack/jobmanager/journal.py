@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, final
 
+from ..base.errors import ErrorCode, RemoteProtocolError
+from ..base.text.limited_log import LimitedLog
 from ..control.reports import SlotBlocked
-from ..errors import ErrorCode, RemoteProtocolError
-from ..limited_log import LimitedLog
 from ..schedule import events
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution import JobState

@@ -19,8 +19,8 @@ from typing import Final, final
 
 import trio
 
-from ..config import MIB, NetworkConfig
-from ..errors import ConfigError, JobFailed, LocalProtocolError
+from ..base.config import MIB, NetworkConfig
+from ..base.errors import ConfigError, JobFailed, LocalProtocolError
 from ..runtime.authentication import Secret
 from ..runtime.names import refuse_while_importing
 from ..schedule.graph.stream_builder import StreamEnvironment

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from ..base.text.safe_text import safe_text
 from ..control.reports import NO_PLACE, SlotBlocked
 from ..runtime.failure_report import rendered, size_bytes
-from ..safe_text import safe_text
 
 REMEMBERED: Final = 1_000
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from ..config import MIB
-from ..errors import ErrorCode, RemoteProtocolError
+from ..base.config import MIB
+from ..base.errors import ErrorCode, RemoteProtocolError
 
 MAX_REPORTS: Final = 1 << 16
 """Reports of one TaskManager that may wait until they are handled."""

@@ -10,11 +10,11 @@ import hashlib
 from collections import Counter
 from typing import Any, Final, TypeAlias, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
+from ..base.text.safe_text import safe_repr
+from ..base.units import counted
 from ..runtime.control_port import Answers
-from ..safe_text import safe_repr
 from ..schedule.graph.job_limits import check_limits
-from ..units import counted
 from .blobs import Upload
 from .job_record import JobRecord, audit
 from .jobs import Jobs

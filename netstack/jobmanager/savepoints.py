@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
+from ..base.errors import CheckpointError, CheckpointStorageError, StateMismatch
 from ..checkpoint.folders import MANIFEST_NAME
 from ..checkpoint.snapshot import Manifest, TaskSnapshot, decode_manifest, encode_manifest
 from ..checkpoint.storage import CheckpointStorage
-from ..errors import CheckpointError, CheckpointStorageError, StateMismatch
 from ..schedule.descriptors.information import WITH_HEADS, EdgeId, JobInformation, edge_id
 from ..schedule.graph.job_graph import JobEdge, JobGraph
 from ..schedule.graph.stream_graph import Partitioner, StreamGraph, StreamNode

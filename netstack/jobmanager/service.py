@@ -24,25 +24,25 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.contained import run_contained
+from ..base.errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
+from ..base.scratch import scratch_folder
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_text
+from ..base.transport import Listener, full_url, transport_for, url_parts
+from ..base.units import counted
+from ..base.version import __version__
 from ..control.blob_answers import BlobAnswers
 from ..control.codec import Message
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial
 from ..control.messages import Refused
 from ..control.reports import BlobKept, FetchBlob, JobClosed, JobOpened, JobRefused, Stacks, Statistics
-from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
-from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.contained import run_contained
 from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
 from ..runtime.threads import InThread, background_tasks, in_thread
-from ..safe_text import safe_text
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.slots.slots import PhysicalSlot, SlotDemand
-from ..scratch import scratch_folder
-from ..transport import Listener, full_url, transport_for, url_parts
-from ..units import counted
-from ..version import __version__
 from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 _LEFT_OUT: Final = frozenset({"__pycache__"})

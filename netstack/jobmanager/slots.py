@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import final
 
-from ..errors import LocalProtocolError
+from ..base.errors import LocalProtocolError
+from ..base.units import counted
 from ..schedule.graph.job_graph import JobGraph
 from ..schedule.slots.slot_matching import match_balanced
 from ..schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotDemand, SlotRequest
-from ..units import counted
 
 
 @final

@@ -11,9 +11,9 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.text.safe_text import safe_text
 from ..control.messages import AskStacks
 from ..control.reports import Stacks
-from ..safe_text import safe_text
 from .job_master import JobMaster
 from .log import checked_fields
 from .taskmanagers import TaskManagers

@@ -39,8 +39,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
-from ..errors import ConfigError
-from ..safe_text import safe_text
+from ..base.errors import ConfigError
+from ..base.text.safe_text import safe_text
 from .folder_lock import holder_of, open_lock, try_lock
 from .stored_files import (
     COMMITTING,

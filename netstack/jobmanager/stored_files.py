@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import msgpack
 
-from ..crc import crc32
-from ..errors import NetstackError
-from ..json_text import json_text
-from ..safe_text import safe_error, type_text
+from ..base.crc import crc32
+from ..base.errors import NetstackError
+from ..base.text.json_text import json_text
+from ..base.text.safe_text import safe_error, type_text
 
 FORMAT: Final = 2
 """Format version of the documents."""

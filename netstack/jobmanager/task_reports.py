@@ -11,6 +11,8 @@ from typing import final
 
 import trio
 
+from ..base.errors import ErrorCode, RemoteProtocolError
+from ..base.units import format_size
 from ..checkpoint.snapshot import TaskFile
 from ..control.codec import Attempt, Message
 from ..control.messages import OperatorEvent
@@ -23,12 +25,10 @@ from ..control.reports import (
     TaskFinished,
     TaskStates,
 )
-from ..errors import ErrorCode, RemoteProtocolError
 from ..schedule import events
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.scheduler import Scheduler
 from ..task.checkpoints import checked_subtask_report
-from ..units import format_size
 from .checkpoints import JobCheckpoints
 from .driver import JobDriver
 from .job_inbox import JobInbox

@@ -14,14 +14,14 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.errors import ConfigError, ErrorCode, RemoteProtocolError, RequestRefused
+from ..base.text.bounded_msgpack import memory_bytes
+from ..base.text.safe_text import safe_repr, safe_text
+from ..base.transport import told_address, url_parts
 from ..control.codec import Message
 from ..control.link import ControlLink, Greeting
 from ..control.messages import Ping
-from ..documents import memory_bytes
-from ..errors import ConfigError, ErrorCode, RemoteProtocolError, RequestRefused
-from ..safe_text import safe_repr, safe_text
 from ..schedule.descriptors.shuffle import TaskManagerLocation
-from ..transport import told_address, url_parts
 from .peer_budget import PeerBudget
 
 MAX_ADDRESS: Final = 1024

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
-from ..config import NetworkConfig
-from ..units import counted, format_count, format_duration
+from ..base.config import NetworkConfig
+from ..base.units import counted, format_count, format_duration
 
 Reason = Literal["busy", "skew", "credit", "connection", "source", "none"]
 

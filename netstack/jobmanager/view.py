@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..base.units import counted
 from ..schedule.execution import ExecutionState, JobState
 from ..schedule.topology.topology import Topology
 from ..task.latency import summary_us
-from ..units import counted
 from .checkpoints import CheckpointReport
 from .job_master import JobMaster
 from .job_record import JobRecord

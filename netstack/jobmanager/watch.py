@@ -18,9 +18,9 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.text.json_text import shortened
 from ..control.details import TASKMANAGER_KEYS, check_details
 from ..control.messages import AskDetails
-from ..json_text import shortened
 from .job_master import JobMaster
 from .job_record import JobRecord
 from .parts import JobManagerParts

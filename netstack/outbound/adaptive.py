@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from .selector import ChannelSelector, Indices
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from ..base.errors import RecordError
 from ..buffer.lent import LentBuffer
-from ..errors import RecordError
 from ..record.cells import write_shares
 from ..record.framing import PREFIX_BYTES, FramedBatch, check_record_bytes, framed_whole, template
 from ..record.runs import FramedRuns

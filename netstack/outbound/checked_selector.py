@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from ..errors import ConfigError
-from ..own_packages import OWN_PACKAGES
+from ..base.errors import ConfigError
+from ..base.own_packages import OWN_PACKAGES
 from .selector import ChannelSelector, checked_channel, checked_channels
 
 if TYPE_CHECKING:

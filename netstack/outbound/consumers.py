@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import final
 
-from ..errors import ConsumerLost
-from ..units import counted
+from ..base.errors import ConsumerLost
+from ..base.units import counted
 from .subpartition import ResultSubpartition
 
 

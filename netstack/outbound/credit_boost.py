@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from ..events import DataType
+from ..base.events import DataType
 from ..wire.codec import Codec
 from ..wire.credit import MAX_CREDIT
 from ..wire.frames import ExpectedBuffers

@@ -17,7 +17,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import TYPE_CHECKING, Final, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 
 if TYPE_CHECKING:
     from .host import PartitionHost

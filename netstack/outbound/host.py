@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ..base.errors import NetstackError
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.stored import Packaging
-from ..errors import NetstackError
 
 
 class StoredPartition(Protocol):

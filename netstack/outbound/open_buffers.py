@@ -20,10 +20,10 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from ..base.events import DataType
 from ..buffer.builder import BufferBuilder
 from ..buffer.elements import EventBuffer
 from ..buffer.segment import Segment
-from ..events import DataType
 from ..record.cells import Pen
 from .flush_times import AT_ONCE, FlushTimes, LeadingEdge, Periodic
 from .partition import ResultPartition

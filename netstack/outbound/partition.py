@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from ..base.config import NetworkConfig
+from ..base.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, PoolDestroyed
+from ..base.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
+from ..base.ids import PartitionId, ResultPartitionType
+from ..base.timing.waits import WaitMeter
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
 from ..buffer.elements import BarrierBuffer, EventBuffer
 from ..buffer.pools import LocalBufferPool
 from ..buffer.stored import Packaging
-from ..config import NetworkConfig
-from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, PoolDestroyed
-from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
-from ..ids import PartitionId, ResultPartitionType
-from ..waits import WaitMeter
 from .consumers import Consumers
 from .host import PartitionHost, StoredPartition
 from .statistics import ResultPartitionStatistics

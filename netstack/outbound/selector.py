@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
-from ..errors import ConfigError, LocalProtocolError, RecordError
+from ..base.errors import ConfigError, LocalProtocolError, RecordError
+from ..base.text.safe_text import safe_repr
 from ..keygroups import (
     MAX_PARALLELISM_LIMIT,
     PLAIN_KEYS,
@@ -31,7 +32,6 @@ from ..keygroups import (
 )
 from ..record.cells import key_slots
 from ..record.formats import byte_rows, rows_as_bytes
-from ..safe_text import safe_repr
 
 if TYPE_CHECKING:
     import random

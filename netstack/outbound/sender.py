@@ -19,12 +19,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
-from .. import crc
+from ..base import crc
+from ..base.errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..base.events import DataType
 from ..buffer.buffer import Buffer, BufferSource
 from ..buffer.segment import Segment
 from ..buffer.stored import StoredBuffer
-from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
-from ..events import DataType
 from ..wire.codec import Codec, Inflate
 from ..wire.credit import MAX_CREDIT
 from ..wire.frames import (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..base.ids import PartitionId
+from ..base.timing.waits import WaitStatistics
 from ..buffer.statistics import LocalBufferPoolStatistics
-from ..ids import PartitionId
-from ..waits import WaitStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, final
 
+from ..base.errors import ErrorCode, LocalProtocolError
+from ..base.events import Alignment, DataType
 from ..buffer.buffer import Allowance, Buffer, Notify
 from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable
-from ..errors import ErrorCode, LocalProtocolError
-from ..events import Alignment, DataType
 from .statistics import SubpartitionStatistics
 
 LOCAL_CREDIT: Final = 16

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ..base.errors import ChannelFailed
+from ..base.events import Event
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.stored import Packaging
-from ..errors import ChannelFailed
-from ..events import Event
 
 
 class ViewProvider(Protocol):

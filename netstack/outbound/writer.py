@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ConfigError, LocalProtocolError
-from ..events import Event
+from ..base.errors import ConfigError, LocalProtocolError
+from ..base.events import Event
+from ..base.text.safe_text import type_text
 from ..record.cells import emitter
 from ..record.formats import RecordFormat, encoder_of, kind_of
 from ..record.framing import (
@@ -28,7 +29,6 @@ from ..record.framing import (
     packer,
 )
 from ..record.stream_records import StreamRecords
-from ..safe_text import type_text
 from .batches import LEND_BYTES, BatchPlanner
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, is_immutable
 from .emitter import SlowEmitter, StagingEmitter

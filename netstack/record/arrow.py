@@ -15,7 +15,7 @@ import importlib
 import struct
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from ..errors import ConfigError, RecordError
+from ..base.errors import ConfigError, RecordError
 from .arrow_bounds import check_inflated
 
 if TYPE_CHECKING:

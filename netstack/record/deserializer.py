@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
-from ..errors import ConfigError, LocalProtocolError, RecordError
+from ..base.errors import ConfigError, LocalProtocolError, RecordError
 from .blocks import BlockCache
 from .cells import split_cells, split_run
 from .formats import kind_of

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never, final
 
 import numpy as np
 
-from ..errors import ConfigError, RecordError
+from ..base.errors import ConfigError, RecordError
 from .formats import RecordFormat
 
 if TYPE_CHECKING:

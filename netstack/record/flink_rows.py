@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
-from ..errors import ConfigError, RecordError
+from ..base.errors import ConfigError, RecordError
 from .flink import LongFormat, StreamElementFormat, Watermark
 
 if TYPE_CHECKING:

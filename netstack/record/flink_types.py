@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 
 _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|(\w+)|([<>(),]))")
 

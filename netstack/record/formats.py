@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 import msgpack
 import numpy as np
 
-from ..errors import ConfigError, RecordError
-from ..safe_text import type_text
+from ..base.errors import ConfigError, RecordError
+from ..base.text.safe_text import type_text
 from .arrow import ArrowFormat
 from .framing import payloads_of, texts_of
 

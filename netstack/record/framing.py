@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
 
-from ..errors import RecordError
+from ..base.errors import RecordError
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, final
 
 import numpy as np
 
-from ..errors import ConfigError, LocalProtocolError, RecordError
+from ..base.errors import ConfigError, LocalProtocolError, RecordError
 from .blocks import BlockCache
 from .cells import copy_runs
 from .framing import (

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import final
 
-from ..errors import ConfigError, LocalProtocolError, SpillError
+from ..base.errors import ConfigError, LocalProtocolError, SpillError
 
 SUFFIX = ".inputchannel"
 ATTEMPTS = 10

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import numpy as np
 
-from ..errors import RecordError
+from ..base.errors import RecordError
 from .formats import Encoded, RecordFormat
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import final
 
 import trio
 
-from ..errors import AuthenticationFailed, ConfigError, Refusal
-from ..transport import ByteStream
+from ..base.errors import AuthenticationFailed, ConfigError, Refusal
+from ..base.transport import ByteStream
 from .authentication import KNOWN_AS_VARIABLE, Secret, prove_acceptor
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
+from ..base.errors import LocalProtocolError, NetstackError
+from ..base.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event
 from ..buffer.buffer import Buffer
 from ..checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler
 from ..checkpoint.barrier.ports import blocks_producer
-from ..errors import LocalProtocolError, NetstackError
-from ..events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 

@@ -25,8 +25,8 @@ from typing import Final, TypeAlias, final
 
 import trio
 
-from ..errors import AuthenticationFailed, ConfigError, ConnectionLost, Refusal
-from ..transport import ByteStream
+from ..base.errors import AuthenticationFailed, ConfigError, ConnectionLost, Refusal
+from ..base.transport import ByteStream
 from ..wire.codec_native import MAGIC, PROOF_MAGIC, explain_foreign_bytes
 
 NONCE_BYTES: Final = 32

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import trio
 
+from ..base.errors import InsufficientBuffers, PoolDestroyed
+from ..base.timing.wakeup import Signal
 from ..buffer.pools import NetworkBufferPool
 from ..buffer.segment import Segment
-from ..errors import InsufficientBuffers, PoolDestroyed
-from ..wakeup import Signal
 
 
 async def wait_unpooled(pool: NetworkBufferPool, count: int, purpose: str, *, timeout_s: float) -> list[Segment]:

@@ -15,12 +15,8 @@ from typing import Final, final
 
 import trio
 
-from ..control.build import own_build
-from ..control.codec import Plain
-from ..control.link import CLIENT, ControlLink, Greeting, check_release, full_build
-from ..control.messages import Answer, Ask, AskRefused
-from ..control.routing import read_route
-from ..errors import (
+from ..base.causes import cause_text, root_cause
+from ..base.errors import (
     AuthenticationFailed,
     ConfigError,
     ConnectionLost,
@@ -29,11 +25,15 @@ from ..errors import (
     RemoteProtocolError,
     RequestRefused,
 )
-from ..limited_log import LimitedLog
-from ..safe_text import safe_error, safe_repr, safe_text
-from ..transport import ByteStream, Listener
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_error, safe_repr, safe_text
+from ..base.transport import ByteStream, Listener
+from ..control.build import own_build
+from ..control.codec import Plain
+from ..control.link import CLIENT, ControlLink, Greeting, check_release, full_build
+from ..control.messages import Answer, Ask, AskRefused
+from ..control.routing import read_route
 from .admission import Admission
-from .causes import cause_text, root_cause
 from .turns import PeerShare
 
 ERROR_CHARACTERS: Final = 800

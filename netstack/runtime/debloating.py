@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from ..config import NetworkConfig
+from ..base.config import NetworkConfig
 from ..inbound.debloat import BufferDebloater
 from ..inbound.gate import SingleInputGate
 

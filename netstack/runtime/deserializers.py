@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..config import NetworkConfig
+from ..base.config import NetworkConfig
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 from ..record.deserializer import RecordDeserializer

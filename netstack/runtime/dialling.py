@@ -15,14 +15,14 @@ from typing import Final, final
 
 import trio
 
+from ..base.config import NetworkConfig
+from ..base.errors import AuthenticationFailed, ConnectionLost, ErrorCode, NetstackError, Refusal, RemoteProtocolError
+from ..base.transport import ByteStream
 from ..buffer.pools import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS
 from ..buffer.segment import Segment
-from ..config import NetworkConfig
-from ..errors import AuthenticationFailed, ConnectionLost, ErrorCode, NetstackError, Refusal, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
-from ..transport import ByteStream
 from ..wire.codec import Codec
 from ..wire.connection import Connection
 from ..wire.frames import Frame, Hello

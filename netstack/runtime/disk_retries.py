@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from ..errors import NetstackError
+from ..base.errors import NetstackError
 
 T = TypeVar("T")
 

@@ -16,15 +16,15 @@ from typing import Final, final
 
 import trio
 
+from ..base.config import NetworkConfig
+from ..base.errors import AuthenticationFailed, ConnectionLost, RemoteProtocolError
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_error, safe_text
+from ..base.transport import ByteStream, Listener
+from ..base.version import __version__
 from ..buffer.pools import NetworkBufferPool
-from ..config import NetworkConfig
-from ..errors import AuthenticationFailed, ConnectionLost, RemoteProtocolError
-from ..limited_log import LimitedLog
 from ..outbound.sender import ChannelSender
 from ..outbound.views import ViewProvider
-from ..safe_text import safe_error, safe_text
-from ..transport import ByteStream, Listener
-from ..version import __version__
 from ..wire.codec_native import PROTOCOL_VERSION
 from ..wire.connection import Connection
 from ..wire.dialects import dialect_named

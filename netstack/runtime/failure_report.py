@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..safe_text import safe_text
+from ..base.text.safe_text import safe_text
 
 MAX_BYTES: Final = 16 << 10
 MAX_ERRORS: Final = 8

@@ -14,18 +14,18 @@ from typing import Final, final
 
 import trio
 
+from ..base.config import NetworkConfig
+from ..base.errors import ChannelFailed, ConfigError, NetstackError, ProducerUnreachable
+from ..base.ids import ChannelDescriptor, PartitionId, partition_id
+from ..base.text.safe_text import safe_repr
+from ..base.transport import url_parts
 from ..buffer.pools import NetworkBufferPool
 from ..buffer.requirements import gate_buffers
-from ..config import NetworkConfig
-from ..errors import ChannelFailed, ConfigError, NetstackError, ProducerUnreachable
-from ..ids import ChannelDescriptor, PartitionId, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import InputChannel, SingleInputGate
 from ..inbound.local_channel import LocalInputChannel
 from ..inbound.receiver import ChannelReceiver
 from ..outbound.views import ViewProvider
-from ..safe_text import safe_repr
-from ..transport import url_parts
 from .buffers import wait_unpooled
 from .debloating import GateDebloating
 from .dialling import may_come_back

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
+from ..base.errors import LocalProtocolError
+from ..base.events import DataType, Event, decode_event
 from ..buffer.buffer import Buffer
-from ..errors import LocalProtocolError
-from ..events import DataType, Event, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 from .parking import Parking, TaskParking

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from ..errors import ConfigError, LocalProtocolError
-from ..ids import PartitionId, ResultPartitionType
+from ..base.errors import ConfigError, LocalProtocolError
+from ..base.ids import PartitionId, ResultPartitionType
 from ..inbound import gate as inbound
 from ..inbound.closing import ClosingContext
 from ..inbound.statistics import GateStatistics

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import final
 
-from ..transport import ByteStream, transport_for
+from ..base.transport import ByteStream, transport_for
 from .admission import Admission
 from .authentication import Secret, prove_dialler
 

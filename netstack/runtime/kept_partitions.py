@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
+from ..base.config import NetworkConfig
+from ..base.errors import NetstackError, ShuffleStorageError
+from ..base.ids import PartitionId
 from ..buffer.pools import NetworkBufferPool
-from ..config import NetworkConfig
-from ..errors import NetstackError, ShuffleStorageError
-from ..ids import PartitionId
 from ..shuffle.files import FOLDER_PREFIX, SealedFiles, ShuffleFolder
 from ..shuffle.partition import KeptPartitionFactory
 from .thread_visits import Visits

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final
 
-from ..errors import ConfigError
-from ..function_names import Named
-from ..safe_text import type_text
+from ..base.errors import ConfigError
+from ..base.function_names import Named
+from ..base.text.safe_text import type_text
 
 _importing: Final[ContextVar[str]] = ContextVar("importing", default="")
 """The module of a job that is being imported in this thread or task."""

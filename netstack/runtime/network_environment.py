@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
+from ..base.config import NATIVE_DIALECT, NetworkConfig
+from ..base.errors import ConfigError, LocalProtocolError, NetstackError
+from ..base.ids import ChannelDescriptor, ResultPartitionType, partition_id
+from ..base.text.safe_text import type_text
+from ..base.timing.deadlines import Deadlines
+from ..base.transport import Listener, transport_for
 from ..buffer.pools import NetworkBufferPool
 from ..buffer.requirements import partition_buffers
 from ..buffer.statistics import NetworkBufferPoolStatistics
-from ..config import NATIVE_DIALECT, NetworkConfig
-from ..deadlines import Deadlines
-from ..errors import ConfigError, LocalProtocolError, NetstackError
-from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.gate import SingleInputGate
 from ..outbound import partition as outbound
-from ..safe_text import type_text
 from ..shuffle.files import SealedFiles
-from ..transport import Listener, transport_for
 from .admission import Admission
 from .authentication import Secret
 from .endpoint import NetworkEndpoint

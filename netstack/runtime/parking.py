@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol, TypeVar, final
 
 import trio
 
-from ..transport import ByteStream
-from ..wakeup import Signal
+from ..base.timing.wakeup import Signal
+from ..base.transport import ByteStream
 from .interrupts import INTERRUPTS
 from .spin import Spinner, offer_processor
 from .staying import Stay

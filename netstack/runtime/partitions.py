@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from ..base.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
+from ..base.events import Event
+from ..base.ids import PartitionId
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.stored import Packaging
-from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
-from ..events import Event
-from ..ids import PartitionId
 from ..outbound.partition import ResultPartition
 
 REMEMBERED_FAILURES: Final = 1000

@@ -26,12 +26,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import trio
 
-from ..errors import ConfigError
-from ..tls_files import PREFIX, CertificateFolder, split_tls
-from ..transport import full_url, is_private
+from ..base.contained import keep_serving
+from ..base.errors import ConfigError
+from ..base.tls.tls_files import PREFIX, CertificateFolder, split_tls
+from ..base.transport import full_url, is_private
 from .authentication import Secret
 from .catalogue import CATALOGUE, Metric
-from .contained import keep_serving
 from .metrics import Sample, samples
 
 try:

@@ -24,11 +24,11 @@ from typing import Final, final
 
 import trio
 
+from ..base.errors import ConnectionLost, NetstackError, RemoteProtocolError
+from ..base.text.safe_text import safe_error, safe_text
+from ..base.timing.wakeup import Signal
+from ..base.transport import ByteStream
 from ..buffer.segment import Segment
-from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
-from ..safe_text import safe_error, safe_text
-from ..transport import ByteStream
-from ..wakeup import Signal
 from ..wire.connection import Connection
 from ..wire.frames import Goodbye
 from ..wire.outgoing_batch import OutgoingBatch

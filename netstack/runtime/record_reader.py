@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, final
 import numpy as np
 import numpy.typing as npt
 
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError, NetstackError, RecordError
+from ..base.events import DataType, Event
 from ..buffer.buffer import Buffer
-from ..config import NetworkConfig
-from ..errors import ConfigError, NetstackError, RecordError
-from ..events import DataType, Event
 from ..inbound.closing import ClosingContext
 from ..inbound.gate import SingleInputGate
 from ..record.cells import Handout, Ready

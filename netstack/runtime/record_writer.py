@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from ..base.errors import LocalProtocolError, PoolDestroyed, RecordError
+from ..base.events import Event
+from ..base.text.safe_text import type_text
+from ..base.timing.waits import WaitMeter
 from ..buffer.lent import LentBuffer
-from ..errors import LocalProtocolError, PoolDestroyed, RecordError
-from ..events import Event
 from ..outbound import partition as outbound
 from ..outbound.checked_selector import checked
 from ..outbound.emission import Emission, Payload
@@ -26,8 +28,6 @@ from ..outbound.slices import SliceWriter
 from ..outbound.writer import PartitionWriter
 from ..record.cells import eager
 from ..record.formats import RecordFormat, as_format, rows_as_bytes
-from ..safe_text import type_text
-from ..waits import WaitMeter
 from .handles import ResultPartition, check_handle
 from .parking import Parking, TaskParking
 

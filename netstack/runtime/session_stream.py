@@ -18,8 +18,8 @@ from typing import Final, final
 
 import trio
 
-from ..errors import ConnectionLost
-from ..transport import ByteStream, Piece
+from ..base.errors import ConnectionLost
+from ..base.transport import ByteStream, Piece
 from ..wire.session import WINDOW_BYTES, Session
 
 REPLAY_PIECES: Final = 64

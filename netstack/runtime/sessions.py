@@ -20,11 +20,11 @@ from typing import Final, final
 
 import trio
 
-from ..config import NetworkConfig
-from ..errors import AuthenticationFailed, ConnectionLost, ErrorCode, NetstackError, Refusal, RemoteProtocolError
-from ..limited_log import LimitedLog
-from ..safe_text import safe_error, safe_text
-from ..transport import ByteStream
+from ..base.config import NetworkConfig
+from ..base.errors import AuthenticationFailed, ConnectionLost, ErrorCode, NetstackError, Refusal, RemoteProtocolError
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_error, safe_text
+from ..base.transport import ByteStream
 from ..wire.codec import Codec, FrameKind
 from ..wire.frames import ConnectionFailure, Continue, Frame, Goodbye, Hello, SessionOffer
 from ..wire.session import SESSION_BYTES, Session

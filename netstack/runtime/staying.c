@@ -159,7 +159,7 @@ staying_emitter(PyObject *module, PyObject *args)
                           &flush_connections)) {
         return NULL;
     }
-    PyObject *errors = PyImport_ImportModule("netstack.errors");
+    PyObject *errors = PyImport_ImportModule("netstack.base.errors");
     if (errors == NULL) {
         return NULL;
     }

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, final
 
-from ..errors import LocalProtocolError, PoolDestroyed
+from ..base.errors import LocalProtocolError, PoolDestroyed
 
 
 @final

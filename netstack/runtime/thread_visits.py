@@ -23,7 +23,7 @@ from typing import Final, final
 
 import trio
 
-from ..errors import LocalProtocolError
+from ..base.errors import LocalProtocolError
 from .interrupts import INTERRUPTS
 from .staying import Door, Stay
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import trio
 
-from ..errors import NetstackError, OperatorFailed
-from ..own_packages import OWN_PACKAGES
-from ..safe_text import error_text, safe_text
+from ..base.errors import NetstackError, OperatorFailed
+from ..base.own_packages import OWN_PACKAGES
+from ..base.text.safe_text import error_text, safe_text
 from .failure_report import (
     FILE_CHARACTERS,
     MAX_BYTES,

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import LocalProtocolError
+from ..base.errors import LocalProtocolError
 from .structures import FlagArray, GrowingArray, IndexArray
 
 StateCodes: TypeAlias = npt.NDArray[np.uint8]

@@ -13,8 +13,8 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigError, LocalProtocolError
-from ..ids import ResultPartitionType
+from ..base.errors import ConfigError, LocalProtocolError
+from ..base.ids import ResultPartitionType
 from .adaptive.dynamic_graph import DynamicGraph
 from .adaptive.parallelism import Decision, ParallelismExplanation, decide, explain
 from .adaptive.skew import VertexInput

@@ -21,8 +21,8 @@ from typing import Final, final
 
 import numpy as np
 
-from ..errors import ConfigError
-from ..ids import ResultPartitionType
+from ..base.errors import ConfigError
+from ..base.ids import ResultPartitionType
 from .commit_phase import COMMITTED, CommitPhase
 from .events import TaskFailed, TasksLost
 from .execution import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus

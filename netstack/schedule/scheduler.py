@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, final
 
-from ..errors import LocalProtocolError
+from ..base.errors import LocalProtocolError
 from .adaptive.parallelism import ParallelismExplanation
 from .commit_phase import CommitPhase
 from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader

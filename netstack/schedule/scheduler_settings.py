@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from .descriptors.blob_store import DescriptorCacheStatistics, OffloadRule
 from .execution import ExecutionState, JobState
 from .graph.settings import AdaptiveSettings, SpeculationSettings

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from ..errors import DiskFull
-from ..events import DataType
+from ..base.errors import DiskFull
+from ..base.events import DataType
 from .pages import Piece, encode_page
 
 SAMPLE_EVERY: Final = 256

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from ..errors import DiskFull, PartitionDamaged, ShuffleStorageError
-from ..scratch import make_locked, remove_leftovers
+from ..base.errors import DiskFull, PartitionDamaged, ShuffleStorageError
+from ..base.scratch import make_locked, remove_leftovers
 from .index import HEAD, Extent, decode_head, decode_rows, head_bytes, row_bytes
 from .pages import Page, Piece, split_pages
 

@@ -22,8 +22,8 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-from .. import crc
-from ..errors import PartitionDamaged
+from ..base import crc
+from ..base.errors import PartitionDamaged
 
 MAGIC: Final = b"nsindex1"
 HEAD: Final = struct.Struct(">8sIII")

@@ -13,11 +13,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, final
 
-from .. import crc
+from ..base import crc
+from ..base.errors import PartitionDamaged
+from ..base.events import DataType
 from ..buffer.buffer import Buffer
 from ..buffer.stored import PART_HEADER, compress, part_crc32
-from ..errors import PartitionDamaged
-from ..events import DataType
 
 PAGE: Final = struct.Struct(">B3xIII")
 PAGE_BYTES: Final = PAGE.size

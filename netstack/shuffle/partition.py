@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError, NetstackError
+from ..base.ids import PartitionId, ResultPartitionType, partition_id
 from ..buffer.pools import LocalBufferPool, NetworkBufferPool
 from ..buffer.requirements import sort_buffers
 from ..buffer.segment import Segment
-from ..config import NetworkConfig
-from ..errors import ConfigError, NetstackError
-from ..ids import PartitionId, ResultPartitionType, partition_id
 from ..outbound.host import PartitionHost
 from ..outbound.partition import ResultPartition
 from .compression import DiskQuota, PageCompression, WriteCost

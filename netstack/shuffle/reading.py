@@ -20,8 +20,8 @@ from typing import Final, Protocol, TypeVar, final
 
 import numpy as np
 
+from ..base.errors import LocalProtocolError, NetstackError
 from ..buffer.buffer import Buffer
-from ..errors import LocalProtocolError, NetstackError
 from .files import PartitionFiles
 from .index import Extent
 from .pages import PAGE_BYTES, Page

@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
+from ..base.errors import ChannelFailed, DiskFull, ErrorCode, NetstackError
+from ..base.ids import ResultPartitionType
 from ..buffer.buffer import Notify
 from ..buffer.pools import LocalBufferPool
 from ..buffer.stored import Packaging
-from ..errors import ChannelFailed, DiskFull, ErrorCode, NetstackError
-from ..ids import ResultPartitionType
 from ..outbound.partition import ResultPartition
 from ..outbound.subpartition import ResultSubpartition
 from .compression import SCARCE, DiskQuota, PageCompression

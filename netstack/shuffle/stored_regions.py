@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from ..base.errors import NetstackError
+from ..base.ids import ResultPartitionType
 from ..buffer.buffer import Buffer
-from ..errors import NetstackError
-from ..ids import ResultPartitionType
 from .compression import DiskQuota
 from .files import PartitionFiles
 from .index import RegionIndex

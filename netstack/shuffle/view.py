@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
+from ..base.errors import ErrorCode, LocalProtocolError, NetstackError, PartitionDamaged, RemoteProtocolError
+from ..base.events import DataType, EndOfData, EndOfPartition, encode_event
 from ..buffer.buffer import Allowance, Buffer, BufferOwner, Notify, PartOwner
 from ..buffer.stored import Packaging, StoredBuffer, decompress
-from ..errors import ErrorCode, LocalProtocolError, NetstackError, PartitionDamaged, RemoteProtocolError
-from ..events import DataType, EndOfData, EndOfPartition, encode_event
 from .index import Extent, merge
 from .pages import Page
 from .reading import Block

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 
-from ..lazy_names import lazy_names
+from ..base.lazy_names import lazy_names
 
 
 def _check_version(module: str) -> None:

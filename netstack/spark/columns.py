@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 
 _NUMBERS: Final = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double")
 _MONTHS: Final = ("interval year to month", "interval year", "interval month")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from .driver import PartitionLayout
 from .failures import SHORTAGE, SparkFailed, explain, spark_errors
 

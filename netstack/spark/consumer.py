@@ -17,14 +17,14 @@ from typing import Any, Final, final
 import trio
 
 from .. import blocking
-from ..config import NATIVE_DIALECT, NetworkConfig
-from ..errors import ChannelFailed, ConfigError, ConnectionLost, NetstackError
-from ..ids import ChannelDescriptor
+from ..base.config import NATIVE_DIALECT, NetworkConfig
+from ..base.errors import ChannelFailed, ConfigError, ConnectionLost, NetstackError
+from ..base.ids import ChannelDescriptor
+from ..base.timing.wakeup import Signal
 from ..record.flink import value_format_named
 from ..record.formats import RecordFormat, format_named
 from ..runtime.authentication import Secret
 from ..runtime.record_reader import RecordReader
-from ..wakeup import Signal
 from .epoch_protocol import EpochRequest, Poll, StreamState
 
 _RETRY_DELAY_S: Final = 0.2

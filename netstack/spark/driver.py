@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 
 OLDEST: Final = (4, 0)
 OLDEST_SOURCE: Final = (4, 2)

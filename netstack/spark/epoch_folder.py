@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from ..errors import ConfigError, RecordError, RequestRefused
-from ..safe_text import safe_error
+from ..base.errors import ConfigError, RecordError, RequestRefused
+from ..base.text.safe_text import safe_error
 from .stream_schema import PART, StreamSchema, synchronise, write_whole
 
 RecordBatch = Any

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 
 DEFAULT_CONSUMER: Final = "spark"
 _CONSUMER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

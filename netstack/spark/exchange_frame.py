@@ -27,13 +27,13 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..config import NetworkConfig
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError
+from ..base.units import counted
 from ..control.build import own_build
-from ..errors import ConfigError
 from ..keygroups import check_parallelism, default_max_parallelism
 from ..outbound.flush_times import check_buffer_timeout
 from ..runtime.authentication import Secret
-from ..units import counted
 from .boundary import end_stage
 from .columns import PlainColumns
 from .driver import Driver

@@ -22,17 +22,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from .. import blocking, build
+from .. import blocking
+from ..base import build
+from ..base.causes import cause_text, is_secondary, root_cause
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError
+from ..base.ids import ChannelDescriptor
 from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
-from ..config import NetworkConfig
 from ..control.build import own_build
-from ..errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError
-from ..ids import ChannelDescriptor
 from ..keygroups import default_max_parallelism, group_owners
 from ..outbound.selector import ChannelSelector
 from ..record.arrow import slices
 from ..runtime.authentication import Secret
-from ..runtime.causes import cause_text, is_secondary, root_cause
 from .barrier import BarrierTask
 from .exchange_statistics import ExchangeTask, channels_of
 from .keys import owners_of

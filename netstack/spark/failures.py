@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, final
 
-from ..errors import NetstackError
+from ..base.errors import NetstackError
 from .classic import ClassicDriver
 from .driver import Executors, is_classic
 

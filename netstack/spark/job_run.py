@@ -26,12 +26,12 @@ from typing import Any, Final, final
 
 import trio
 
-from ..config import MIB
-from ..errors import ConfigError, LocalProtocolError, NetstackError
+from ..base.config import MIB
+from ..base.errors import ConfigError, LocalProtocolError, NetstackError
+from ..base.own_packages import OWN_PACKAGES
 from ..jobmanager.client import JobClient, JobResult, graph_of, open_job_client, packages_of
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.service import JobManager, open_jobmanager
-from ..own_packages import OWN_PACKAGES
 from ..runtime.authentication import Secret
 from ..runtime.threads import background_tasks
 from ..schedule.graph.stream_builder import StreamEnvironment

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from ..errors import RecordError
+from ..base.errors import RecordError
 from ..keygroups import hash_array, owner_array
 
 if TYPE_CHECKING:

@@ -137,7 +137,7 @@ def unpacked(archive: Path, below: Path | None = None) -> Path:
 
 def _is_compiled(package: Path) -> bool:
     """Whether netstack in this folder has machine code of its sources for this Python."""
-    spec = importlib.util.spec_from_file_location("netstack_compiled", package / "compiled.py")
+    spec = importlib.util.spec_from_file_location("netstack_compiled", package / "base" / "compiled.py")
     assert spec is not None
     assert spec.loader is not None
     compiled: Any = importlib.util.module_from_spec(spec)

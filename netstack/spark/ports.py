@@ -6,8 +6,8 @@ import errno
 from typing import Any
 
 from .. import blocking
-from ..config import NetworkConfig
-from ..errors import ConfigError
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError
 from ..runtime.authentication import Secret
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import trio
 
 from .. import blocking
-from ..errors import CheckpointError, ConfigError, RecordError
+from ..base.errors import CheckpointError, ConfigError, RecordError
 from ..runtime.authentication import Secret
 from .epoch_protocol import DEFAULT_CONSUMER, check_consumer
 from .publisher import Publisher

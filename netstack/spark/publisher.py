@@ -28,11 +28,11 @@ from typing import Any, Final, final
 import trio
 
 from .. import blocking
-from ..errors import ConfigError, NetstackError
+from ..base.errors import ConfigError, NetstackError
+from ..base.timing.wakeup import Signal
 from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.handles import ResultPartition
 from ..runtime.record_writer import RecordWriter
-from ..wakeup import Signal
 from .epoch_protocol import DEFAULT_CONSUMER, EpochRequest, Poll, StreamState, check_consumer
 from .stream_schema import StreamSchema, put_in_place
 

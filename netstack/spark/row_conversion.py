@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, final
 
-from ..errors import ConfigError, RecordError
-from ..safe_text import safe_error, safe_repr, safe_text
+from ..base.errors import ConfigError, RecordError
+from ..base.text.safe_text import safe_error, safe_repr, safe_text
 
 _ROWS_AT_ONCE: Final = 1000
 _SCHEMA_CHARACTERS: Final = 600

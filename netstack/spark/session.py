@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, final
 
-from ..errors import ConfigError
-from ..limited_log import quieter
-from ..scratch import scratch_folder
+from ..base.errors import ConfigError
+from ..base.scratch import scratch_folder
+from ..base.text.limited_log import quieter
 from .apart import Apart
 from .classic import ClassicDriver, forget_jvm, start_jvm
 from .driver import check_version

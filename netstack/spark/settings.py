@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 
 _LOCAL: Final = re.compile(r"local\[(\d+)\]")
 DEFAULT_NODES: Final = 2

@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from .. import build, compiled
+from ..base import build, compiled
+from ..base.errors import ConfigError
+from ..base.own_packages import package_folders
+from ..base.scratch import folder_until_exit
 from ..control.build import build_of
-from ..errors import ConfigError
 from ..jobmanager.shipping import zip_package
-from ..own_packages import package_folders
-from ..scratch import folder_until_exit
 from . import launcher
 from .drivers import driver_of
 from .launcher import INSIDE, PACKAGES, Copy, files_of, sources_digest

@@ -26,13 +26,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from .. import blocking
-from ..config import NetworkConfig
+from ..base.causes import root_cause
+from ..base.config import NetworkConfig
+from ..base.errors import ConnectionLost, NetstackError, RequestRefused
 from ..control.link import CLIENT, SUBSCRIBER, dial
 from ..control.questions import Questions
-from ..errors import ConnectionLost, NetstackError, RequestRefused
 from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.authentication import prove_dialler
-from ..runtime.causes import root_cause
 from ..runtime.threads import background_tasks
 from .consumer import StreamLocation
 from .ports import open_on_free_port

@@ -58,8 +58,8 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from ..config import NATIVE_DIALECT
-from ..errors import ConfigError
+from ..base.config import NATIVE_DIALECT
+from ..base.errors import ConfigError
 from .consumer import read_subpartition
 from .row_conversion import RowConverter
 from .ship import ship

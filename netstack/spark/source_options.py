@@ -6,8 +6,8 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from ..config import NATIVE_DIALECT
-from ..errors import ConfigError
+from ..base.config import NATIVE_DIALECT
+from ..base.errors import ConfigError
 from .consumer import StreamLocation
 from .epoch_protocol import DEFAULT_CONSUMER, check_consumer
 from .ports import check_ports

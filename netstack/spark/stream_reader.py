@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..errors import ConfigError, NetstackError
+from ..base.errors import ConfigError, NetstackError
 from .consumer import StreamPoller, read_epoch
 from .epoch_protocol import StreamState
 from .row_conversion import RowConverter

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, Final, final
 
-from ..errors import RecordError
-from ..safe_text import safe_error
+from ..base.errors import RecordError
+from ..base.text.safe_text import safe_error
 
 PART: Final = ".part"
 """The suffix of a file that is not complete."""

@@ -27,12 +27,12 @@ from typing import Any, final
 
 import trio
 
+from ..base.config import NetworkConfig
+from ..base.errors import ConfigError
+from ..base.transport import is_private, transport_for
 from ..blocking.portal import Portal
-from ..config import NetworkConfig
-from ..errors import ConfigError
 from ..runtime.authentication import Secret
 from ..runtime.network_environment import open_network
-from ..transport import is_private, transport_for
 from .epoch_folder import EpochFolder
 from .subscriber_port import SubscriberPort
 

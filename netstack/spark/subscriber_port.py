@@ -19,18 +19,18 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.errors import ConfigError, RequestRefused
+from ..base.ids import ChannelDescriptor
+from ..base.text.safe_text import safe_repr
+from ..base.timing.wakeup import Signal
+from ..base.transport import Listener
 from ..control.codec import Plain
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, SUBSCRIBER, ControlLink, Greeting
-from ..errors import ConfigError, RequestRefused
-from ..ids import ChannelDescriptor
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret
 from ..runtime.control_port import Answers, ControlPort, answer_questions
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_reader import RecordReader
-from ..safe_text import safe_repr
-from ..transport import Listener
-from ..wakeup import Signal
 from .epoch_folder import Attempt, EpochFolder
 
 LOGGER: Final = logging.getLogger("netstack.spark")

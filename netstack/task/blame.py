@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
-from ..errors import NetstackError
+from ..base.errors import NetstackError
 from .fused import OPERATORS
 from .operators import BoundOperator
 from .permanent import operator_failed

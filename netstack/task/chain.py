@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from ..keygroups import default_max_parallelism
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind

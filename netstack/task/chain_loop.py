@@ -20,11 +20,11 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import trio
 
-from ..errors import ConfigError, NetstackError
+from ..base.errors import ConfigError, NetstackError
+from ..base.text.safe_text import type_text
+from ..base.timing.waits import WaitMeter
 from ..runtime.network_environment import NetworkEnvironment
-from ..safe_text import type_text
 from ..schedule.descriptors.information import InputInformation
-from ..waits import WaitMeter
 from .chain import ChainedOperator, OperatorChain
 from .checkpoints import TaskCheckpoints
 from .fused import Records, Target, listed

@@ -28,16 +28,16 @@ from typing import Any, final
 
 import trio
 
+from ..base.causes import root_cause
+from ..base.errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed
+from ..base.events import CheckpointBarrier
 from ..checkpoint.barrier import BarrierStatistics
 from ..checkpoint.instructions import CheckpointSettings
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Plain
-from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed
-from ..events import CheckpointBarrier
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
-from ..runtime.causes import root_cause
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_writer import RecordWriter
 from ..runtime.threads import InThread

@@ -25,17 +25,17 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.errors import CheckpointStorageError
+from ..base.events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
+from ..base.text.safe_text import safe_repr
 from ..checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
 from ..checkpoint.channel_state import ChannelStateCapture
 from ..checkpoint.finals import NO_CHECKPOINT, FinalStates
 from ..checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
-from ..errors import CheckpointStorageError
-from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
 from ..runtime.disk_retries import until_stored
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.threads import InThread
-from ..safe_text import safe_repr
 from .chain import OperatorChain
 from .commits import AT_THE_END
 from .input import TaskInput

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol, final
 
-from ..errors import StateMismatch
+from ..base.errors import StateMismatch
 from .keyed_state import plain_copy
 
 AT_THE_END: Final = 0

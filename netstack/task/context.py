@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from functools import partial
 from typing import Any, Final, TypeAlias, final
 
-from ..errors import ConfigError, LocalProtocolError, StateMismatch
-from ..ids import ChannelDescriptor
+from ..base.errors import ConfigError, LocalProtocolError, StateMismatch
+from ..base.ids import ChannelDescriptor
+from ..base.text.safe_text import safe_repr
 from ..keygroups import key_group, operator_index, original_key
 from ..runtime.handles import InputGate
-from ..safe_text import safe_repr
 from .keyed_state import KeyedState, MixedKeyedState, stored_state
 
 _WIDER: Final = frozenset({("bool", "int"), ("bool", "float"), ("int", "float")})

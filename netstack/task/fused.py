@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
+from ..base.text.safe_text import safe_repr, safe_text
 from ..outbound.selector import records_of
-from ..safe_text import safe_repr, safe_text
 from ..schedule.graph.job_graph import OperatorKind
 
 Records: TypeAlias = "list[Any] | npt.NDArray[Any]"

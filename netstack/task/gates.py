@@ -15,7 +15,8 @@ from typing import Any, Final, final, get_type_hints
 
 import numpy as np
 
-from ..errors import ConfigError, LocalProtocolError
+from ..base.errors import ConfigError, LocalProtocolError
+from ..base.timing.wakeup import Signal
 from ..inbound.gate import SingleInputGate
 from ..outbound.selector import (
     BroadcastSelector,
@@ -32,7 +33,6 @@ from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.descriptors import GateDescriptor, InputGateDescriptor, MaybeOffloaded, PartitionDescriptor
 from ..schedule.descriptors.information import OutputInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
-from ..wakeup import Signal
 from .operators import takes
 
 

@@ -20,6 +20,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from ..base.errors import LocalProtocolError, RecordError, StateMismatch
+from ..base.events import CancelCheckpointMarker, CheckpointBarrier, DataType, UserEvent, decode_event
 from ..buffer.buffer import Buffer
 from ..checkpoint.barrier import (
     AbortReason,
@@ -30,8 +32,6 @@ from ..checkpoint.barrier import (
     CheckpointTask,
 )
 from ..checkpoint.snapshot import ChannelBytes
-from ..errors import LocalProtocolError, RecordError, StateMismatch
-from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, UserEvent, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 from ..record.batches import BatchFormat, can_batch

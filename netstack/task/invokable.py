@@ -16,10 +16,10 @@ from typing import Any, Final, final
 import msgpack
 import trio
 
+from ..base.errors import ConfigError
+from ..base.events import CheckpointBarrier
+from ..base.ids import ChannelDescriptor
 from ..control.codec import Plain, check_plain
-from ..errors import ConfigError
-from ..events import CheckpointBarrier
-from ..ids import ChannelDescriptor
 from ..inbound.gate import SingleInputGate
 from ..outbound import partition as outbound
 from ..runtime.handles import InputGate, ResultPartition

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from ..errors import ConfigError, StateMismatch
-from ..safe_text import type_text
+from ..base.errors import ConfigError, StateMismatch
+from ..base.text.safe_text import type_text
 from .context import OperatorContext
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from ..errors import ConfigError
-from ..ids import ChannelDescriptor
+from ..base.errors import ConfigError
+from ..base.ids import ChannelDescriptor
 from ..runtime.record_reader import RecordReader
 from .context import OperatorContext
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMappi
 from itertools import islice
 from typing import Any, Final, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from ..keygroups import PLAIN_KEYS, canonical_key, original_key
 from .copies import FIXED, copied
 

@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias, final
 
-from ..events import UserEvent, encode_event
-from ..steady_clock import CLOCK_ID, OFFSET_NS
+from ..base.events import UserEvent, encode_event
+from ..base.timing.steady_clock import CLOCK_ID, OFFSET_NS
 
 MARKER: Final = "latency"
 """The name of the marker event."""

@@ -15,7 +15,7 @@ from typing import Any, final
 
 import trio
 
-from ..wakeup import Signal
+from ..base.timing.wakeup import Signal
 
 
 @final

@@ -65,7 +65,7 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from ..errors import ConfigError, NetstackError
+from ..base.errors import ConfigError, NetstackError
 from ..schedule.descriptors.information import OperatorInformation
 from ..schedule.graph.job_graph import OperatorKind
 from .commits import Commits

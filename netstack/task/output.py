@@ -17,16 +17,16 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
+from ..base.errors import NetstackError, PoolDestroyed, RecordError
+from ..base.events import EndOfData, Event
+from ..base.timing.waits import WaitMeter
+from ..base.timing.wakeup import Signal
 from ..buffer.pools import LocalBufferPool
-from ..errors import NetstackError, PoolDestroyed, RecordError
-from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition
 from ..outbound.selector import records_of
 from ..record.formats import format_named
 from ..runtime.record_writer import RecordWriter
 from ..schedule.descriptors.information import OutputInformation
-from ..waits import WaitMeter
-from ..wakeup import Signal
 from .fused import Records, Target
 from .mailbox import Mailbox
 from .permanent import operator_failed

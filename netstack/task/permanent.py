@@ -19,7 +19,7 @@ from typing import Final
 
 import trio
 
-from ..errors import OperatorFailed, OperatorUnusable
+from ..base.errors import OperatorFailed, OperatorUnusable
 
 OF_THE_WORLD: Final = (OSError, MemoryError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError)
 """Errors of the environment, which do not depend on the arguments of a function."""

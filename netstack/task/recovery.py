@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
+from ..base.errors import CheckpointError, StateMismatch
 from ..checkpoint.recovery import Exchange, TaskPlan, recover
 from ..checkpoint.snapshot import ChannelBytes, TaskSnapshot
-from ..errors import CheckpointError, StateMismatch
 from ..record.formats import format_named
 from ..record.stream_records import StreamRecords
 from ..schedule.descriptors.information import (

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
+from ..base.events import CheckpointBarrier
 from ..checkpoint.barrier import BarrierStatistics
 from ..checkpoint.snapshot import TaskFile
 from ..control.codec import Plain
-from ..events import CheckpointBarrier
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
 from ..schedule.descriptors.shuffle import ShuffleDescriptors

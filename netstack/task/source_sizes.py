@@ -17,9 +17,9 @@ import logging
 from dataclasses import replace
 from typing import Any, Final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
+from ..base.text.safe_text import safe_error
 from ..runtime.names import load
-from ..safe_text import safe_error
 from ..schedule.graph.job_graph import UNDECIDED, SourceSize
 from ..schedule.graph.stream_graph import StreamGraph, StreamNode
 

@@ -17,10 +17,10 @@ from typing import Final, TypeAlias, final
 
 import trio
 
-from ..config import MIB
+from ..base.config import MIB
+from ..base.errors import ConfigError
 from ..control.messages import SLICE_BYTES, BlobPart
 from ..control.reports import FetchBlob
-from ..errors import ConfigError
 from ..runtime.threads import in_thread
 from ..schedule.descriptors.blob_store import CODE_KEY, BlobError
 from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded

@@ -15,16 +15,16 @@ from typing import Final, TypeAlias, final
 
 import trio
 
+from ..base.causes import root_cause
+from ..base.errors import ConnectionLost, NetstackError
+from ..base.text.safe_text import safe_error, safe_repr
 from ..control.blob_answers import MAX_PLACES
 from ..control.codec import Message
 from ..control.link import CLIENT, ControlLink, dial
 from ..control.messages import SLICE_BYTES, BlobPart
 from ..control.reports import BlobKept, FetchBlob
-from ..errors import ConnectionLost, NetstackError
 from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.causes import root_cause
 from ..runtime.threads import in_thread
-from ..safe_text import safe_error, safe_repr
 from ..schedule.descriptors.blob_store import BlobError
 from .blob_files import KeptBlob
 

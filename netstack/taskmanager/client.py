@@ -14,14 +14,14 @@ from typing import final
 
 import trio
 
+from ..base.errors import ConnectionLost, RemoteProtocolError, RequestRefused
+from ..base.transport import full_url
 from ..control.codec import Message, Plain
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, TASKMANAGER, ControlLink, dial
 from ..control.messages import AskStatistics, Refused
 from ..control.reports import Statistics
-from ..errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.threads import background_tasks
-from ..transport import full_url
 
 
 @final

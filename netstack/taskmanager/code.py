@@ -23,12 +23,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, final
 
+from ..base.errors import ConfigError
+from ..base.scratch import scratch_folder
+from ..base.text.safe_text import safe_error, safe_repr, safe_text
+from ..base.units import format_size
 from ..control.build import build_of
-from ..errors import ConfigError
 from ..runtime.names import load
-from ..safe_text import safe_error, safe_repr, safe_text
-from ..scratch import scratch_folder
-from ..units import format_size
 from .blob_files import KeptBlob
 
 GROUP: Final = "netstack.invokables"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 from ..runtime.network_environment import NetworkEnvironment
 from .environments import Environments
 

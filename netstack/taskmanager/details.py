@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from math import isqrt
 from typing import Final
 
+from ..base.errors import LocalProtocolError
 from ..buffer.statistics import LocalBufferPoolStatistics
 from ..checkpoint.barrier import BarrierStatistics
 from ..control.codec import Attempt, Plain
-from ..errors import LocalProtocolError
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
 from ..runtime.network_environment import NetworkEnvironment

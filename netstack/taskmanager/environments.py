@@ -17,17 +17,17 @@ from typing import Final, final
 
 import trio
 
-from ..config import MIB, NetworkConfig
+from ..base.causes import root_cause
+from ..base.config import MIB, NetworkConfig
+from ..base.errors import NetstackError, RequestRefused
+from ..base.text.safe_text import safe_error
+from ..base.transport import ByteStream
+from ..base.units import format_size
 from ..control.routing import SHARED, RoutedListener, write_route
-from ..errors import NetstackError, RequestRefused
 from ..runtime.authentication import Secret
-from ..runtime.causes import root_cause
 from ..runtime.handshake import Handshake, connect_stream
 from ..runtime.kept_partitions import KeptTogether
 from ..runtime.network_environment import NetworkEnvironment, network_environment_on
-from ..safe_text import safe_error
-from ..transport import ByteStream
-from ..units import format_size
 from .memory import TaskMemory
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")

@@ -34,7 +34,7 @@ from typing import Any, Final, NoReturn, final
 import msgpack
 import trio
 
-from ..errors import ConfigError, NetstackError
+from ..base.errors import ConfigError, NetstackError
 from .freed_memory import keep_freed_memory
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, TypeVar, final
 
-from ..errors import ConfigError
+from ..base.errors import ConfigError
 
 Value = TypeVar("Value")
 

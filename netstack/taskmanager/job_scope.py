@@ -19,7 +19,10 @@ from typing import Any, Final, final
 
 import trio
 
-from ..config import NetworkConfig
+from ..base.config import NetworkConfig
+from ..base.errors import ErrorCode, NetstackError, RemoteProtocolError
+from ..base.events import CheckpointBarrier, decode_event
+from ..base.text.safe_text import safe_text
 from ..control.codec import Attempt, Message, Plain
 from ..control.messages import (
     AbortCheckpoint,
@@ -35,12 +38,9 @@ from ..control.messages import (
     UpdateGate,
 )
 from ..control.reports import JobOpened, JobProgress
-from ..errors import ErrorCode, NetstackError, RemoteProtocolError
-from ..events import CheckpointBarrier, decode_event
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.statistics import NetworkStatistics
 from ..runtime.turns import turns
-from ..safe_text import safe_text
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors, is_of_job
 from ..task.commits import AT_THE_END

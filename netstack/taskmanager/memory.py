@@ -19,8 +19,8 @@ from typing import Any, Final, final
 
 import trio
 
-from ..errors import ConfigError, RequestRefused
-from ..units import format_size
+from ..base.errors import ConfigError, RequestRefused
+from ..base.units import format_size
 
 
 @final

@@ -20,9 +20,9 @@ from typing import Any, Final, final
 
 import trio
 
-from ..errors import ConnectionLost
-from ..safe_text import safe_text
-from ..transport import ByteStream, Listener, transport_for, url_parts
+from ..base.errors import ConnectionLost
+from ..base.text.safe_text import safe_text
+from ..base.transport import ByteStream, Listener, transport_for, url_parts
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 

@@ -16,14 +16,14 @@ from typing import Final, final
 
 import trio
 
+from ..base.causes import root_cause
+from ..base.errors import NetstackError, RequestRefused
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_error, safe_text
 from ..control.codec import Plain
 from ..control.link import JOBMANAGER, TASKMANAGER, MessageLink, dial
 from ..control.threaded import open_threaded
-from ..errors import NetstackError, RequestRefused
-from ..limited_log import LimitedLog
 from ..runtime.authentication import prove_dialler
-from ..runtime.causes import root_cause
-from ..safe_text import safe_error, safe_text
 from .config import TaskManagerConfig
 from .slot_processes import SlotProcesses
 

@@ -17,6 +17,9 @@ from typing import final
 import msgpack
 import trio
 
+from ..base.errors import ErrorCode, NetstackError, RemoteProtocolError
+from ..base.text.safe_text import safe_error, safe_repr, safe_text
+from ..base.transport import told_address, url_parts
 from ..control.codec import Attempt, Message, Plain
 from ..control.messages import (
     AbortCheckpoint,
@@ -33,12 +36,9 @@ from ..control.messages import (
     UpdateGate,
 )
 from ..control.reports import FetchBlob, JobOpened, JobProgress, PartitionSealed, SlotBlocked, SlotEnded, TaskStates
-from ..errors import ErrorCode, NetstackError, RemoteProtocolError
 from ..runtime.network_environment import NetworkEnvironment
-from ..safe_text import safe_error, safe_repr, safe_text
 from ..shuffle.files import SealedFiles
 from ..task.latency import merged_rows
-from ..transport import told_address, url_parts
 from .blob_reader import BlobReader, Fetch
 from .datasets import KeptDatasets
 from .environments import Environments

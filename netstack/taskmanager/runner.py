@@ -14,11 +14,11 @@ from typing import Final
 
 import trio
 
+from ..base.scratch import remove_leftovers
+from ..base.transport import Listener, transport_for
 from ..runtime.handshake import connect_stream
 from ..runtime.threads import background_tasks, in_thread
-from ..scratch import remove_leftovers
 from ..shuffle.files import FOLDER_PREFIX
-from ..transport import Listener, transport_for
 from .config import TaskManagerConfig
 from .neighbours import Neighbours
 from .service import TaskManager

@@ -25,6 +25,12 @@ from typing import Final, final
 
 import trio
 
+from ..base.errors import NetstackError, RequestRefused
+from ..base.ids import PartitionId
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_text
+from ..base.transport import ByteStream, Listener
+from ..base.version import __version__
 from ..control.blob_answers import BlobAnswers
 from ..control.build import own_build
 from ..control.codec import Message, Plain
@@ -32,19 +38,13 @@ from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greetin
 from ..control.messages import AskDetails, AskStatistics, OpenJob
 from ..control.reports import BlobKept, FetchBlob, PartitionSealed
 from ..control.routing import check_job_id
-from ..errors import NetstackError, RequestRefused
-from ..ids import PartitionId
-from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
 from ..runtime.control_port import ControlPort
 from ..runtime.handshake import connect_stream
 from ..runtime.kept_partitions import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
-from ..safe_text import safe_text
 from ..schedule.descriptors.shuffle import partition_place
 from ..shuffle.files import SealedFiles
-from ..transport import ByteStream, Listener
-from ..version import __version__
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher, BlobPlaces
 from .code import AllowList, ShippedCode

@@ -15,13 +15,13 @@ from typing import Final, Protocol, final
 
 import trio
 
+from ..base.causes import root_cause
+from ..base.errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
+from ..base.text.safe_text import safe_error, safe_text
 from ..control.codec import Message, Plain
 from ..control.link import MessageLink
 from ..control.messages import AskDetails, AskStacks, AskStatistics, BlobPart, CloseJob, DropDataset, OpenJob, Refused
 from ..control.reports import JobClosed, JobRefused, Stacks, Statistics
-from ..errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
-from ..runtime.causes import root_cause
-from ..safe_text import safe_error, safe_text
 from .blobs import BlobFetcher, BlobPlaces
 from .datasets import KeptDatasets
 from .statistics import shortened

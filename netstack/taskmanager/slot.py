@@ -23,6 +23,8 @@ from typing import Final, Protocol, final
 
 import trio
 
+from ..base.errors import ErrorCode, NetstackError, RemoteProtocolError
+from ..base.text.safe_text import safe_error, safe_repr
 from ..control.codec import Attempt, Message, Plain
 from ..control.messages import (
     AskDetails,
@@ -47,8 +49,6 @@ from ..control.reports import (
     TaskFinished,
     TaskStates,
 )
-from ..errors import ErrorCode, NetstackError, RemoteProtocolError
-from ..safe_text import safe_error, safe_repr
 from ..schedule.descriptors.shuffle import is_of_job
 from .fork_server import ForkServer
 from .slot_child import STOP_S, SlotChild, place_text

@@ -19,10 +19,10 @@ from typing import Any, Final, final
 
 import trio
 
+from ..base.transport import transport_for
 from ..control.build import own_build
 from ..control.codec import Plain
 from ..control.link import JOBMANAGER, ControlLink, full_build
-from ..transport import transport_for
 from .fork_server import ForkedSlot, ForkServer
 from .slot_settings import HEARTBEAT, STACK_SIGNAL
 from .stacks import CodeTable, Frame, parse_stack

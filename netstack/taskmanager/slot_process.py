@@ -30,14 +30,14 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from ..config import MIB
+from ..base.causes import root_cause
+from ..base.config import MIB
+from ..base.errors import ConfigError, NetstackError
+from ..base.transport import ByteStream, transport_for
 from ..control.build import own_build
 from ..control.codec import Attempt
 from ..control.link import TASKMANAGER, ControlLink, full_build
-from ..errors import ConfigError, NetstackError
-from ..runtime.causes import root_cause
 from ..task.reports import RunnableTask
-from ..transport import ByteStream, transport_for
 from .config import TaskManagerConfig
 from .memory import short_collections
 from .runner import open_taskmanager

@@ -13,11 +13,11 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final
 
-from ..config import NetworkConfig, slot_memory_bytes
+from ..base.config import NetworkConfig, slot_memory_bytes
+from ..base.errors import ConfigError
+from ..base.text.safe_text import safe_repr
 from ..control.codec import Plain
-from ..errors import ConfigError
 from ..runtime.kept_partitions import KeptTogether, folder_name
-from ..safe_text import safe_repr
 
 if TYPE_CHECKING:
     from .config import TaskManagerConfig

@@ -14,8 +14,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from ..base.own_packages import package_folders
 from ..control.codec import Attempt, Plain
-from ..own_packages import package_folders
 
 FRAMES_AT_MOST: Final = 100
 SOURCE_CHARACTERS: Final = 200

@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from ..base.config import NetworkConfig
+from ..base.ids import PartitionId
 from ..buffer.statistics import NetworkBufferPoolStatistics
-from ..config import NetworkConfig
 from ..control.codec import Plain
-from ..ids import PartitionId
 from ..runtime.admission import AdmissionStatistics
 from ..runtime.metrics import as_dict
 from ..runtime.network_environment import NetworkEnvironment

@@ -16,12 +16,8 @@ from typing import Final, Protocol, TypeAlias, final
 import msgpack
 import trio
 
-from ..checkpoint.snapshot import TaskFile
-from ..control.codec import Attempt, Message, Plain, readable
-from ..control.link import packed
-from ..control.messages import OperatorEvent
-from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
-from ..errors import (
+from ..base.causes import cause_text, is_secondary, root_cause
+from ..base.errors import (
     ConfigError,
     LocalProtocolError,
     NetstackError,
@@ -29,10 +25,14 @@ from ..errors import (
     PartitionNotFound,
     ProducerUnreachable,
 )
-from ..runtime.causes import cause_text, is_secondary, root_cause
+from ..base.text.safe_text import error_text
+from ..checkpoint.snapshot import TaskFile
+from ..control.codec import Attempt, Message, Plain, readable
+from ..control.link import packed
+from ..control.messages import OperatorEvent
+from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
 from ..runtime.failure_report import with_place
 from ..runtime.tracebacks import describe
-from ..safe_text import error_text
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from ..task.blame import sigint_raises

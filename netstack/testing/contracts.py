@@ -22,8 +22,8 @@ from typing import Final, TypeAlias
 import trio
 import trio.testing
 
-from ..errors import ConnectionLost
-from ..transport import transport_for
+from ..base.errors import ConnectionLost
+from ..base.transport import transport_for
 from .stream_pairs import (
     MakeUrl,
     cancelled,

@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
+from ..base.events import DataType
 from ..buffer.buffer import Buffer
 from ..buffer.pools import LocalBufferPool, NetworkBufferPool
-from ..events import DataType
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition

@@ -22,14 +22,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from ..base.config import NetworkConfig
+from ..base.errors import ConnectionLost, InsufficientBuffers, RemoteProtocolError
+from ..base.events import DataType
+from ..base.ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..buffer.buffer import Buffer
 from ..buffer.pools import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS, partition_buffers
 from ..buffer.segment import Segment
-from ..config import NetworkConfig
-from ..errors import ConnectionLost, InsufficientBuffers, RemoteProtocolError
-from ..events import DataType
-from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..inbound.receiver import ChannelReceiver

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import final
 
+from ..base.errors import RemoteProtocolError
+from ..base.events import DataType
 from ..buffer.segment import Segment
-from ..errors import RemoteProtocolError
-from ..events import DataType
 from ..wire.codec import FrameKind
 from ..wire.codec_native import NativeCodec
 from ..wire.connection import Connection

@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 import trio
 import trio.testing
 
-from ..errors import ConnectionLost
-from ..transport import ByteStream, Listener, transport_for
+from ..base.errors import ConnectionLost
+from ..base.transport import ByteStream, Listener, transport_for
 
 MakeUrl: TypeAlias = Callable[[], str]
 """Gives an address to listen at which nobody uses, another one at each call."""

@@ -1,1 +1,1 @@
-"""Byte streams for netstack, one module for each URL scheme; found by `netstack.transport`."""
+"""Byte streams for netstack, one module for each URL scheme; found by `netstack.base.transport`."""

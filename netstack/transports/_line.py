@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, final
 
-from netstack.transport import byte_view
+from netstack.base.transport import byte_view
 
 BLOCK_BYTES: Final = 256 * 1024
 """The most bytes that one read stores."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
 
-from netstack.errors import ConfigError
-from netstack.units import parse_duration, parse_link_rate, parse_size
+from netstack.base.errors import ConfigError
+from netstack.base.units import parse_duration, parse_link_rate, parse_size
 
 PREFIX: Final = "impaired+"
 

@@ -13,8 +13,8 @@ from typing import Final, final
 
 import trio
 
-from netstack.errors import ConnectionLost
-from netstack.transport import ByteStream, Listener, Piece, check_room
+from netstack.base.errors import ConnectionLost
+from netstack.base.transport import ByteStream, Listener, Piece, check_room
 
 IOV_MAX: Final = 1024
 """The most pieces that one system call takes on Linux."""

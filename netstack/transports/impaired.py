@@ -37,9 +37,9 @@ from typing import Final, final
 import trio
 from trio.lowlevel import RunVar
 
-from netstack.deadlines import Deadlines
-from netstack.errors import ConfigError, ConnectionLost, LocalProtocolError
-from netstack.transport import ByteStream, Listener, OneWaiter, Piece, Transport, check_room, transport_for
+from netstack.base.errors import ConfigError, ConnectionLost, LocalProtocolError
+from netstack.base.timing.deadlines import Deadlines
+from netstack.base.transport import ByteStream, Listener, OneWaiter, Piece, Transport, check_room, transport_for
 
 from ._line import Line
 from ._parameters import PREFIX, Parameters, split_url

@@ -12,9 +12,9 @@ from typing import Final, final
 
 import trio
 
-from netstack.errors import ConfigError, ConnectionLost
-from netstack.queue_listener import QueueListener
-from netstack.transport import ByteStream, Listener, OneWaiter, Piece, Transport, byte_view, check_room, url_parts
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.queue_listener import QueueListener
+from netstack.base.transport import ByteStream, Listener, OneWaiter, Piece, Transport, byte_view, check_room, url_parts
 
 CAPACITY_BYTES: Final = 256 * 1024
 """The capacity of one direction: about that of a loopback socket."""

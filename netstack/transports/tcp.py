@@ -17,8 +17,8 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream, Listener, Transport, url_parts
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.transport import ByteStream, Listener, Transport, url_parts
 
 from ._sockets import SocketListener, SocketStream, connect_socket
 

@@ -27,9 +27,9 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.errors import ConfigError, ConnectionLost
-from netstack.tls_files import PREFIX, CertificateFolder, split_tls
-from netstack.transport import (
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.tls.tls_files import PREFIX, CertificateFolder, split_tls
+from netstack.base.transport import (
     ByteStream,
     Listener,
     OneWaiter,

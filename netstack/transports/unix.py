@@ -11,8 +11,8 @@ import socket
 import stat
 from typing import Final, final
 
-from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream, Listener, Transport, url_parts
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.transport import ByteStream, Listener, Transport, url_parts
 
 from ._sockets import SocketListener, SocketStream, connect_socket
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..json_text import json_text
+from ..base.text.json_text import json_text
 from .history import History
 
 POLICY: Final = (

@@ -23,13 +23,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..errors import ConfigError, NetstackError
+from ..base.errors import ConfigError, NetstackError
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_error
+from ..base.timing.steady_clock import steady_time
 from ..jobmanager.job_record import JobRecord, audit
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
-from ..limited_log import LimitedLog
-from ..safe_text import safe_error
-from ..steady_clock import steady_time
 from . import flink
 from .answers import EventsResponse, JsonResponse, history_response, page_response
 from .guard import BROKE, json_of

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ..version import __version__
+from ..base.version import __version__
 
 Document = dict[str, Any]
 

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..json_text import json_text
-from ..limited_log import LimitedLog
-from ..safe_text import safe_error, safe_repr
+from ..base.text.json_text import json_text
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_error, safe_repr
 
 LOGGER: Final = logging.getLogger("netstack.web")
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from ..json_text import json_text
+from ..base.text.json_text import json_text
 
 KEPT_S: Final = 600.0
 """How far back the time slider of the page reaches."""

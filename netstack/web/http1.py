@@ -22,12 +22,12 @@ import h11
 import trio
 from starlette.types import ASGIApp, Message
 
-from ..json_text import json_text
-from ..limited_log import LimitedLog
-from ..runtime.causes import root_cause
+from ..base.causes import root_cause
+from ..base.text.json_text import json_text
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_error, safe_text
+from ..base.tls.tls_files import CertificateFolder
 from ..runtime.turns import PeerShare
-from ..safe_text import safe_error, safe_text
-from ..tls_files import CertificateFolder
 
 LOGGER: Final = logging.getLogger("netstack.web")
 

@@ -23,12 +23,12 @@ from typing import Any, Final, final
 
 import trio
 
-from ..errors import ConfigError
-from ..json_text import json_text
-from ..limited_log import LimitedLog
-from ..safe_text import safe_error, safe_repr, safe_text
-from ..steady_clock import steady_time
-from ..version import __version__
+from ..base.errors import ConfigError
+from ..base.text.json_text import json_text
+from ..base.text.limited_log import LimitedLog
+from ..base.text.safe_text import safe_error, safe_repr, safe_text
+from ..base.timing.steady_clock import steady_time
+from ..base.version import __version__
 from .history import History, entry_text, snapshot_text
 
 LOGGER: Final = logging.getLogger("netstack.web")

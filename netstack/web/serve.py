@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 
 import trio
 
-from ..errors import ConfigError
+from ..base.contained import keep_serving
+from ..base.errors import ConfigError
+from ..base.tls.tls_files import PREFIX, CertificateFolder, split_tls
 from ..jobmanager.service import JobManager
 from ..runtime.authentication import Secret
-from ..runtime.contained import keep_serving
 from ..runtime.threads import background_tasks
-from ..tls_files import PREFIX, CertificateFolder, split_tls
 from .history import History
 from .page import page
 

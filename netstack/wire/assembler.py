@@ -24,9 +24,9 @@ from __future__ import annotations
 import mmap
 from typing import Any, Final, Protocol, final
 
+from ..base.errors import ErrorCode, RemoteProtocolError
+from ..base.events import DataType
 from ..buffer.segment import Segment
-from ..errors import ErrorCode, RemoteProtocolError
-from ..events import DataType
 from .codec import Codec, FrameKind, HeaderFields, Inflate
 from .frames import Frame
 

@@ -15,9 +15,9 @@ import enum
 from collections.abc import Callable
 from typing import TypeAlias, final
 
+from ..base.errors import LocalProtocolError
+from ..base.events import DataType
 from ..buffer.stored import Packaging, StoredBuffer
-from ..errors import LocalProtocolError
-from ..events import DataType
 from .frames import Frame
 
 

@@ -24,8 +24,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from ..events import DataType, EndOfData, EndOfPartition, encode_event
+from ..base.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..base.events import DataType, EndOfData, EndOfPartition, encode_event
 from . import flink_events
 from .codec import Codec, Parts
 from .flink_channels import ChannelIds

@@ -13,9 +13,9 @@ import functools
 import struct
 from typing import Final, assert_never, final
 
+from ..base.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..base.events import DataType
 from ..buffer.stored import Packaging, StoredBuffer, decompress
-from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from ..events import DataType
 from .codec import Codec, FrameKind, HeaderFields, Parts
 from .frames import (
     Acknowledge,

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
+from ..base.errors import ErrorCode, RemoteProtocolError
+from ..base.events import DataType
 from ..buffer.segment import Segment
-from ..errors import ErrorCode, RemoteProtocolError
-from ..events import DataType
 from .assembler import FrameAssembler, FrameSink
 from .codec import Codec, Inflate
 from .codec_native import MAGIC

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import final
 
-from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..base.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 
 MAX_CREDIT = 1 << 31
 """No receiver has more buffers; a larger sum means a broken or hostile peer."""

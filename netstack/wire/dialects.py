@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..config import FLINK_DIALECT, NATIVE_DIALECT
-from ..errors import ConfigError
+from ..base.config import FLINK_DIALECT, NATIVE_DIALECT
+from ..base.errors import ConfigError
 from .codec import Codec
 from .codec_native import NativeCodec
 from .flink_consumer import FlinkConsumerCodec

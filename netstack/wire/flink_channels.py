@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ..errors import ErrorCode, RemoteProtocolError
+from ..base.errors import ErrorCode, RemoteProtocolError
 
 MAX_CHANNEL_IDS: Final = 100_000
 """A peer opens at most 65,536 channels by default, and retries under the same id; more ids would only fill memory."""

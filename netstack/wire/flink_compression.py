@@ -15,7 +15,7 @@ from typing import Final
 
 import lz4.block
 
-from ..errors import ErrorCode, RemoteProtocolError
+from ..base.errors import ErrorCode, RemoteProtocolError
 
 _LENGTHS: Final = struct.Struct("<II")
 _ZSTD_MAGIC: Final = bytes.fromhex("28b52ffd")

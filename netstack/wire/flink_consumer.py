@@ -14,8 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Final, NoReturn, final
 
-from ..errors import ErrorCode, RemoteProtocolError
-from ..events import DataType
+from ..base.errors import ErrorCode, RemoteProtocolError
+from ..base.events import DataType
 from . import flink_events
 from .codec import FrameKind, HeaderFields, Parts
 from .codec_flink import FlinkCodec, head_of, positive, route_of, tail_of

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from ..errors import ErrorCode
+from ..base.errors import ErrorCode
 from .flink_layout import ID_BYTES, malformed
 
 MAX_CLASS_NAME_BYTES: Final = 300

@@ -18,7 +18,7 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Final, TypeAlias, assert_never
 
-from ..events import (
+from ..base.events import (
     Alignment,
     CancelCheckpointMarker,
     CheckpointBarrier,

@@ -13,9 +13,9 @@ import enum
 import struct
 from typing import Final
 
-from ..config import FLINK_DIALECT, NATIVE_DIALECT
-from ..errors import ConfigError, ErrorCode, RemoteProtocolError
-from ..events import DataType
+from ..base.config import FLINK_DIALECT, NATIVE_DIALECT
+from ..base.errors import ConfigError, ErrorCode, RemoteProtocolError
+from ..base.events import DataType
 from . import codec_native
 from .codec_native import explain_foreign_bytes
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from typing import Final, final
 
+from ..base.errors import LocalProtocolError
+from ..base.events import DataType, decode_event
 from ..buffer.stored import PART_HEADER, Packaging, StoredBuffer
-from ..errors import LocalProtocolError
-from ..events import DataType, decode_event
 from . import flink_events
 from .codec import FrameKind, HeaderFields
 from .codec_flink import MAX_EVENT_BYTES, FlinkCodec, head_of, id_in, positive, route_of, tail_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..errors import ErrorCode
-from ..events import Event
+from ..base.errors import ErrorCode
+from ..base.events import Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..errors import ErrorCode, RemoteProtocolError
+from ..base.errors import ErrorCode, RemoteProtocolError
 from .codec_native import PROOF_MAGIC, PROTOCOL_VERSION, explain_foreign_bytes
 from .frames import Hello
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from ..errors import ErrorCode, RemoteProtocolError
+from ..base.errors import ErrorCode, RemoteProtocolError
 
 SESSION_BYTES: Final = 16
 """Length of an id, which cannot be guessed."""

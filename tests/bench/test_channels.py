@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.channels import command
 from netstack.bench.channels.command import document
 from netstack.bench.channels.spec import MOST_CHANNELS, ChannelsSpec
@@ -16,7 +17,6 @@ from netstack.bench.channels.worker import Memory, Roll, consume, produce
 from netstack.bench.cli import main
 from netstack.bench.pair import Summaries
 from netstack.bench.processes import MeasurementFailed
-from netstack.errors import ConfigError
 
 InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 SPEC = ChannelsSpec(channels=1000, idle_seconds=0.5)

@@ -21,12 +21,12 @@ import pytest
 from process_tree import children_of
 
 import netstack.bench.cli
+from netstack.base.errors import ConfigError, ConnectionLost, NetstackError
 from netstack.bench.__main__ import main as start
 from netstack.bench.cli import Runners, main
 from netstack.bench.endpoints import config_of
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import PARQUET, read_rows
-from netstack.errors import ConfigError, ConnectionLost, NetstackError
 
 FakeResult = Callable[..., dict[str, Any]]
 SMALL = ["sweep", "--timeouts", "none,0", "--record-sizes", "8", "--channels", "1"]

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.compare import Comparison, compare
 from netstack.bench.grid import Grid
 from netstack.bench.store import Row
-from netstack.errors import ConfigError
 
 Rows = Callable[..., list[Row]]
 GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,), repeats=5)

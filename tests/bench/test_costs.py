@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from netstack.base.errors import ConfigError
 from netstack.bench import costs
 from netstack.bench.costs import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
 from netstack.bench.grid import Grid
@@ -16,7 +17,6 @@ from netstack.bench.runner import run_once
 from netstack.bench.source import Source
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import Row
-from netstack.errors import ConfigError
 from netstack.runtime.pump import Pump
 
 Rows = Callable[..., list[Row]]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.cli import main
 from netstack.bench.goals import jobs, measure as measure_module, rows as rows_module, sort, sort_peers
 from netstack.bench.goals.command import markdown, row_document
@@ -20,7 +21,6 @@ from netstack.bench.goals.rows import BUILDS, ROWS, Measured, installed, measure
 from netstack.bench.peers import peer_spec
 from netstack.bench.spec import RunSpec
 from netstack.bench.taskmanagers import TaskManagers
-from netstack.errors import ConfigError
 
 
 def test_everything_is_measured_once_and_can_be() -> None:

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.grid import Grid, expected_seconds, run_kind
 from netstack.bench.spec import RunSpec
-from netstack.errors import ConfigError
 
 
 def test_the_default_takes_about_a_minute() -> None:

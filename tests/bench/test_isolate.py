@@ -13,6 +13,7 @@ from isolate_results import SPEC, Mode, mode, summaries
 from pages import assert_whole
 from rich.console import Console
 
+from netstack.base.errors import ConfigError
 from netstack.bench.isolate.measure import document
 from netstack.bench.isolate.page import build_page
 from netstack.bench.isolate.spec import PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
@@ -20,7 +21,6 @@ from netstack.bench.isolate.text import plot, print_mode, settings_line, verdict
 from netstack.bench.isolate.worker import SKIP_NS, Arrivals, Brake, SlotPacer, consume, produce
 from netstack.bench.pair import Summaries
 from netstack.bench.processes import MeasurementFailed
-from netstack.errors import ConfigError
 
 MS = 1_000_000
 InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]

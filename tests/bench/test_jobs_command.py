@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.cli import main
 from netstack.bench.jobs.operators import RESULT, chain, in_one_process, two_pipelines, wide
 from netstack.bench.jobs.spec import JobsSpec
-from netstack.errors import ConfigError
 from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.plan.plan import make_plan
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 from hypothesis import given, strategies as st
 
-from netstack.alarm import Alarm
+from netstack.base.timing.alarm import Alarm
 from netstack.bench import pacing
 from netstack.bench.pacing import SAMPLE_INTERVAL_NS, SPIN_NS, Pacer, Sampler, due_ns, due_ns_many
 

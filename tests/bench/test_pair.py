@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.pair import Progress, Summaries, run_pair
 from netstack.bench.processes import MeasurementFailed, PhaseLimits
-from netstack.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ import os, sys
 from pathlib import Path
 import trio
 from netstack.bench.pair_io import serve
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 def note(role):
     Path(__file__).with_name(role + ".pid").write_text(str(os.getpid()))

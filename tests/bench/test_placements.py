@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from netstack.base.errors import ConfigError
 from netstack.bench.grid import Grid, with_rows
 from netstack.bench.mesh.spec import MeshSpec
 from netstack.bench.placements import HostsPlace, LocalPlace, SparkPlace, place_of
 from netstack.bench.runners import Runners
 from netstack.bench.spark.spec import SparkSpec
 from netstack.bench.spec import RunSpec
-from netstack.errors import ConfigError
 
 DEFAULTS: dict[str, Any] = {
     "engine": "auto",

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.inputs import InputError
 from netstack.bench.pair import Progress
 from netstack.bench.processes import MeasurementFailed, PhaseLimits, Workers
 from netstack.bench.runner import run_once
 from netstack.bench.spec import RunSpec
-from netstack.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -98,9 +98,9 @@ def test_an_unexpected_exception_shows_its_traceback(engine: BrokenEngine) -> No
 @pytest.mark.parametrize(
     ("instead", "expected"),
     [
-        ("from netstack.errors import ConfigError\nraise ConfigError('no such thing')", ConfigError),
+        ("from netstack.base.errors import ConfigError\nraise ConfigError('no such thing')", ConfigError),
         ("from netstack.bench.inputs import InputError\nraise InputError('no such thing')", InputError),
-        ("from netstack.errors import ConnectionLost\nraise ConnectionLost('no such thing')", MeasurementFailed),
+        ("from netstack.base.errors import ConnectionLost\nraise ConnectionLost('no such thing')", MeasurementFailed),
     ],
 )
 def test_a_typed_error_arrives_as_itself(engine: BrokenEngine, instead: str, expected: type[Exception]) -> None:
@@ -115,7 +115,7 @@ def test_a_typed_error_within_trios_groups(engine: BrokenEngine) -> None:
         path.read_text()
         + """
 import trio
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 async def fail():
     raise ConfigError("deep down")

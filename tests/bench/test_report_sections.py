@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from drawings import by_class, drawings
 
+from netstack.base.units import format_latency
 from netstack.bench.charts.plane import Plane, draw_plane, pareto
 from netstack.bench.charts.svg import Mark, Series
 from netstack.bench.grid import Grid
@@ -19,7 +20,6 @@ from netstack.bench.report.percentiles import nines, percentiles_section
 from netstack.bench.report.points import Line
 from netstack.bench.report.timeline import timeline_section
 from netstack.bench.store import Row
-from netstack.units import format_latency
 
 Rows = Callable[..., list[Row]]
 OnHosts = Callable[[list[Row], tuple[str, ...]], list[Row]]

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from netstack.base.errors import LocalProtocolError
 from netstack.bench.inputs import Rows, table_rows
 from netstack.bench.packed import keep, kept, read_packed, write_packed
 from netstack.bench.rows import RowSource, RowVerifier, joined, repeated, rolling
-from netstack.errors import LocalProtocolError
 from netstack.outbound.selector import KeyGroupSelector
 
 LINES = [f"row {at}".encode() * (at % 4) for at in range(23)]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError
 from netstack.bench.columns import COLUMNS
 from netstack.bench.endpoints import address_of, config_of
 from netstack.bench.host import congestion_control
@@ -25,8 +27,6 @@ from netstack.bench.runner import (
 from netstack.bench.source import MissingExtra
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import flatten
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError
 from netstack.transports.tcp import LOOPBACK_CONGESTION, LOOPBACK_CONGESTION_VARIABLE
 
 PROMISED = {

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from netstack.base.errors import ConfigError
 from netstack.bench.cli import main
 from netstack.bench.endpoints import PARTITION, config_of, descriptors_of
 from netstack.bench.scale import command
 from netstack.bench.scale.command import CHANNELS, CONNECTIONS, ScaleSpec, print_scale
 from netstack.bench.spec import RunSpec
-from netstack.errors import ConfigError
 
 
 def test_no_more_of_them_than_asked() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.cli import main
 from netstack.bench.scheduler import measure as measuring
 from netstack.bench.scheduler.cluster import SLOTS_PER_TASKMANAGER, Cluster
 from netstack.bench.scheduler.measure import descriptor_sizes, peak_bytes
 from netstack.bench.scheduler.trials import BATCH, STEPS, STREAMING, Trial, scheduler_of
-from netstack.errors import ConfigError
 
 CONTRACT = {
     "parallelism",

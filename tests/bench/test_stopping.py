@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from netstack.base.errors import NetstackError
+from netstack.base.scratch import scratch_folder
 from netstack.cli.stopping import signals_are_ctrl_c
-from netstack.errors import NetstackError
-from netstack.scratch import scratch_folder
 
 MEASUREMENTS = [
     "run --seconds 60",

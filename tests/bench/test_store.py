@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.columns import COLUMNS, STRUCTS
 from netstack.bench.grid import Grid
 from netstack.bench.spec import RunSpec
@@ -27,7 +28,6 @@ from netstack.bench.store import (
     replace_file,
     write_file,
 )
-from netstack.errors import ConfigError
 
 Rows = Callable[..., list[Row]]
 SMALL = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,))

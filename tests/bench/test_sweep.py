@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConnectionLost, NetstackError
 from netstack.bench.grid import Grid, PlannedRun
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
 from netstack.bench.sweep import REPORT, PlaceUnusable, SweepResult, median_result, pending, run_sweep, succeeded
-from netstack.errors import ConnectionLost, NetstackError
 
 FakeResult = Callable[..., dict[str, Any]]
 GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1, 4))  # 8 runs

@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow
 import trio
 
+from netstack.base.errors import RecordError
+from netstack.base.text.json_text import json_text, shortened
 from netstack.control.details import check_details
 from netstack.control.frames import unpack
 from netstack.control.link import TASKMANAGER, Greeting
-from netstack.errors import RecordError
 from netstack.jobmanager.store import JobStore, StoredJob
 from netstack.jobmanager.taskmanagers import TaskManagers
-from netstack.json_text import json_text, shortened
 from netstack.runtime.authentication import Secret
 from netstack.runtime.failure_report import checked_report, rendered, with_place
 from netstack.spark.epoch_folder import EpochFolder

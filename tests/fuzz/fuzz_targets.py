@@ -15,14 +15,14 @@ from collections.abc import Callable
 import fuzz_documents
 import lz4.frame
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError
+from netstack.base.events import decode_event
+from netstack.base.ids import ChannelDescriptor
 from netstack.buffer.pools import NetworkBufferPool
 from netstack.checkpoint.snapshot import VERSION, decode_manifest, decode_snapshot
-from netstack.config import NetworkConfig
 from netstack.control.frames import unpack
 from netstack.control.messages import CODEC as MESSAGES
-from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError
-from netstack.events import decode_event
-from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver

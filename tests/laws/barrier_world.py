@@ -15,18 +15,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from netstack.checkpoint.barrier import (
-    AbortReason,
-    AlignmentStatistics,
-    CannotCheckpoint,
-)
-from netstack.events import (
+from netstack.base.events import (
     Alignment,
     CancelCheckpointMarker,
     CheckpointBarrier,
     DataType,
     EndOfPartition,
     data_type_of,
+)
+from netstack.checkpoint.barrier import (
+    AbortReason,
+    AlignmentStatistics,
+    CannotCheckpoint,
 )
 
 MS = 1_000_000

@@ -13,7 +13,7 @@ import sys
 
 from test_soak import Soak
 
-from netstack import build
+from netstack.base import build
 from netstack.buffer.buffer import Buffer
 from netstack.inbound.gate import SingleInputGate
 

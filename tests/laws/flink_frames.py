@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import lz4.block
 
+from netstack.base.events import DataType, encode_event
 from netstack.buffer.stored import PART_HEADER, StoredBuffer
-from netstack.events import DataType, encode_event
 from netstack.wire import flink_events
 from netstack.wire.flink_compression import compression_header
 from netstack.wire.flink_producer import FlinkProducerCodec

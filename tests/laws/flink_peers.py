@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 import trio
 from flink_vectors import Vector, frames_in, partition_requests
 
-from netstack.errors import ConnectionLost
-from netstack.transport import ByteStream
+from netstack.base.errors import ConnectionLost
+from netstack.base.transport import ByteStream
 from netstack.wire.flink_compression import inflate
 
 DATA_TYPES = (1, 8)

@@ -6,7 +6,7 @@ import random
 
 from simulated_cluster import Weather
 
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import (
     UNDECIDED,
     Dataset,

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from netstack.base.errors import ChannelFailed, ConnectionLost, InsufficientBuffers
+from netstack.base.events import CheckpointBarrier, DataType, EndOfData, EndOfPartition, Event, decode_event
+from netstack.base.ids import ResultPartitionType
 from netstack.buffer.buffer import Buffer
-from netstack.errors import ChannelFailed, ConnectionLost, InsufficientBuffers
-from netstack.events import CheckpointBarrier, DataType, EndOfData, EndOfPartition, Event, decode_event
-from netstack.ids import ResultPartitionType
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.emission import Emission
 from netstack.outbound.selector import BroadcastSelector, CustomSelector

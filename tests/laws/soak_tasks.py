@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import trio
 
-from netstack.errors import ChannelFailed, ConsumerLost, LocalProtocolError, PoolDestroyed, ProducerFailed, RecordError
-from netstack.events import CheckpointBarrier, UserEvent
-from netstack.ids import ChannelDescriptor, ResultPartitionType
+from netstack.base.errors import (
+    ChannelFailed,
+    ConsumerLost,
+    LocalProtocolError,
+    PoolDestroyed,
+    ProducerFailed,
+    RecordError,
+)
+from netstack.base.events import CheckpointBarrier, UserEvent
+from netstack.base.ids import ChannelDescriptor, ResultPartitionType
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import BroadcastSelector, CustomSelector
 from netstack.runtime.record_reader import RecordReader

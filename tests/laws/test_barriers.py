@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from barrier_world import MS, TIMEOUT_MS, Polled, Script, World, scripts_of, verdict
 from hypothesis import event, given, strategies as st
 
+from netstack.base.events import (
+    Alignment,
+    CheckpointBarrier,
+)
 from netstack.checkpoint.barrier import (
     AbortReason,
     BarrierHandler,
     BarrierTracker,
-)
-from netstack.events import (
-    Alignment,
-    CheckpointBarrier,
 )
 
 schedules = st.lists(st.integers(0, 39), min_size=25, max_size=200)

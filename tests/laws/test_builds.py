@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from netstack import build, compiled
+from netstack.base import build, compiled
 
 SEEDS = 12
 
@@ -30,7 +30,7 @@ def history(*, is_pure: bool, first: int, count: int) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    compiled.current_manifest(Path(build.__file__).parent)[0] is None,
+    compiled.current_manifest(Path(build.__file__).parents[1])[0] is None,
     reason="needs the compiled data path: make compiled",
 )
 def test_both_builds_do_the_same_on_the_same_random_schedules() -> None:

@@ -15,10 +15,10 @@ import trio.testing
 from hypothesis import given, strategies as st
 from trio_runs import run_virtual
 
-from netstack.config import NetworkConfig
-from netstack.errors import NetstackError
-from netstack.events import UserEvent
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import NetstackError
+from netstack.base.events import UserEvent
+from netstack.base.ids import ChannelDescriptor
 from netstack.outbound.batches import LEND_BYTES
 from netstack.outbound.selector import BroadcastSelector, RebalanceSelector
 from netstack.runtime.handles import InputGate

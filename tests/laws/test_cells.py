@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack import build, compiled
-from netstack.errors import RecordError
+from netstack.base import build, compiled
+from netstack.base.errors import RecordError
 from netstack.keygroups import key_group
 from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import RecordFormat, format_named
 from netstack.record.framing import LENGTH, RUN, RUN_FLAG, frame
 from netstack.record.spill import SpillDirectory
 
-PACKAGE = Path(build.__file__).parent
+PACKAGE = Path(build.__file__).parents[1]
 NAME = "netstack.record.cells"
 KINDS = ("bytes", "str", "int64", "float64")
 SPILL = SpillDirectory()

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from netstack.base.errors import CheckpointStorageError
 from netstack.checkpoint.files import CheckpointFiles
 from netstack.checkpoint.snapshot import Manifest, TaskSnapshot, decode_snapshot, encode_snapshot
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.errors import CheckpointStorageError
 
 CREATED = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from netstack.errors import ChannelFailed, ConnectionLost
-from netstack.events import CheckpointBarrier, DataType, UserEvent
+from netstack.base.errors import ChannelFailed, ConnectionLost
+from netstack.base.events import CheckpointBarrier, DataType, UserEvent
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import RebalanceSelector
 from netstack.outbound.writer import PartitionWriter

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from netstack.buffer.buffer import Buffer
-from netstack.errors import (
+from netstack.base.errors import (
     ChannelFailed,
     ConnectionLost,
     LocalProtocolError,
@@ -20,7 +19,8 @@ from netstack.errors import (
     PoolDestroyed,
     ProducerFailed,
 )
-from netstack.events import CheckpointBarrier, DataType, UserEvent
+from netstack.base.events import CheckpointBarrier, DataType, UserEvent
+from netstack.buffer.buffer import Buffer
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition

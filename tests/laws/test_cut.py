@@ -13,8 +13,7 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CannotCheckpoint
-from netstack.events import (
+from netstack.base.events import (
     Alignment,
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -22,6 +21,7 @@ from netstack.events import (
     EndOfPartition,
     decode_event,
 )
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CannotCheckpoint
 from netstack.outbound.selector import CustomSelector
 from netstack.outbound.writer import PartitionWriter
 from netstack.record.deserializer import RecordDeserializer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from netstack.events import DataType
+from netstack.base.events import DataType
 from netstack.outbound.selector import RebalanceSelector
 from netstack.outbound.writer import PartitionWriter
 from netstack.record.formats import format_named

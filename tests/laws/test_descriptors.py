@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from netstack.errors import RemoteProtocolError
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import RemoteProtocolError
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.descriptors.descriptors import (
     BlobKey,
     ExecutionAttemptId,

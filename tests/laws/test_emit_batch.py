@@ -17,11 +17,11 @@ from hypothesis import given, settings, strategies as st
 from record_streams import split_stream
 from trio_runs import run_virtual
 
+from netstack.base.errors import RecordError
+from netstack.base.events import DataType
+from netstack.base.ids import PartitionId, ResultPartitionType
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.errors import RecordError
-from netstack.events import DataType
-from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.batches import LEND_BYTES
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import (

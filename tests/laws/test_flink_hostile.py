@@ -9,11 +9,11 @@ import struct
 from flink_vectors import CASES, channel_ids, frames_in, load
 from hypothesis import example, given, strategies as st
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError
+from netstack.base.ids import ChannelDescriptor
 from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.segment import Segment
-from netstack.config import NetworkConfig
-from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError
-from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver

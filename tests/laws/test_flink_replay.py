@@ -30,13 +30,9 @@ from flink_peers import (
 from flink_vectors import CASES, Vector, channel_ids, frames_in, load, partition_requests
 from trio.testing import MockClock
 
-from netstack.buffer.elements import EventBuffer
-from netstack.cli.consume import ConsumePlan, Consumption
-from netstack.cli.exchange import CLOSED_EARLY
-from netstack.cli.serve import ServePlan, Serving
-from netstack.config import NetworkConfig
-from netstack.errors import ConnectionLost, PartitionNotFound
-from netstack.events import (
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost, PartitionNotFound
+from netstack.base.events import (
     Alignment,
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -46,13 +42,17 @@ from netstack.events import (
     UserEvent,
     encode_event,
 )
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
+from netstack.base.transport import transport_for
+from netstack.buffer.elements import EventBuffer
+from netstack.cli.consume import ConsumePlan, Consumption
+from netstack.cli.exchange import CLOSED_EARLY
+from netstack.cli.serve import ServePlan, Serving
 from netstack.outbound.selector import BroadcastSelector
 from netstack.record.flink import LongFormat, StreamElement, StreamElementFormat, StreamRecord, value_format_named
 from netstack.runtime import kept_partitions
 from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_writer import RecordWriter
-from netstack.transport import transport_for
 from netstack.wire import flink_events
 
 vector_of = functools.lru_cache(load)

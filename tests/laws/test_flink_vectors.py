@@ -13,9 +13,9 @@ from flink_vectors import CASES, WRONG_ON_PURPOSE, Vector, channel_ids, frames_i
 from hypothesis import given, strategies as st
 from segments import allocate_segments
 
+from netstack.base.errors import ErrorCode, RemoteProtocolError
+from netstack.base.events import DataType, decode_event, encode_event
 from netstack.buffer.segment import Segment
-from netstack.errors import ErrorCode, RemoteProtocolError
-from netstack.events import DataType, decode_event, encode_event
 from netstack.record.flink import ByteArrayFormat, LongFormat, StreamElementFormat, StreamRecord
 from netstack.wire import flink_events
 from netstack.wire.assembler import FrameAssembler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import event, given, settings, strategies as st
 from writer_stage import Refused, Stage
 
-from netstack.events import DataType, UserEvent
+from netstack.base.events import DataType, UserEvent
 from netstack.outbound.selector import RebalanceSelector
 from netstack.outbound.staging import FROM_CHANNELS
 from netstack.record.deserializer import RecordDeserializer

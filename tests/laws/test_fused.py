@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from hypothesis import given, strategies as st
 
-from netstack.errors import OperatorFailed
+from netstack.base.errors import OperatorFailed
 from netstack.schedule.graph.job_graph import OperatorKind
 from netstack.task.blame import with_operator
 from netstack.task.fused import MOST_STEPS, FusedOperator, Target, fused

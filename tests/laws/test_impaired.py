@@ -13,7 +13,7 @@ import trio.testing
 from hypothesis import given, strategies as st
 from trio_runs import run_virtual
 
-from netstack.transport import transport_for
+from netstack.base.transport import transport_for
 from netstack.transports.impaired import impairment
 
 QUEUE_BYTES = 1 << 16

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError, RemoteProtocolError
 from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.record.formats import FORMATS
 from netstack.schedule import (
     ChainingStrategy,

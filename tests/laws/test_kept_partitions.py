@@ -18,13 +18,13 @@ from typing import Any
 from hypothesis import example, given, strategies as st
 from record_streams import split_stream
 
+from netstack.base.config import FLINK_DIALECT, NetworkConfig
+from netstack.base.errors import ChannelFailed, ErrorCode, NetstackError
+from netstack.base.events import DataType, UserEvent, decode_event
+from netstack.base.ids import ResultPartitionType, partition_id
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.buffer.stored import Packaging, StoredBuffer, decompress
-from netstack.config import FLINK_DIALECT, NetworkConfig
-from netstack.errors import ChannelFailed, ErrorCode, NetstackError
-from netstack.events import DataType, UserEvent, decode_event
-from netstack.ids import ResultPartitionType, partition_id
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import BroadcastSelector, ChannelSelector
 from netstack.outbound.writer import PartitionWriter

@@ -5,7 +5,7 @@ from itertools import permutations
 
 from hypothesis import assume, given, settings, strategies as st
 
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.jobmanager.slots import ClusterSlots
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import Proceed, SlotsOffered, StartJob, TaskManagerRegistered, Tick

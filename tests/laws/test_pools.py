@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from netstack.base.errors import InsufficientBuffers
 from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool, UnpooledRequest
 from netstack.buffer.segment import Segment
-from netstack.errors import InsufficientBuffers
 
 N = 24
 SUBPARTITIONS = 3

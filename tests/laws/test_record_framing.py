@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from record_streams import split_stream, streams_of
 
-from netstack.errors import RecordError
+from netstack.base.errors import RecordError
 from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import BytesFormat
 from netstack.record.framing import LENGTH, MAX_RECORD_BYTES, RUN, RUN_FLAG, FramedBatch, frame

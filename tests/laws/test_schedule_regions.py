@@ -10,7 +10,7 @@ import numpy as np
 from group_views import consumed_partition_group, consumer_vertex_group
 from hypothesis import given, strategies as st
 
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.slot_groups import acyclic_logical_regions

@@ -8,7 +8,7 @@ import pytest
 from random_jobs import random_job, random_weather, wide_job
 from simulated_cluster import Cluster, Weather, assert_ended
 
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore, OffloadRule
 from netstack.schedule.execution import ExecutionState, JobState
 from netstack.schedule.failover.restart import ExponentialDelay, FixedDelay, NoRestart

@@ -18,10 +18,10 @@ from cutting import CutLines, cut_lines
 from hypothesis import given, strategies as st
 from trio_runs import run_virtual
 
-from netstack.config import NetworkConfig
-from netstack.errors import ConnectionLost, RemoteProtocolError
-from netstack.events import Alignment, CheckpointBarrier, Event, UserEvent
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost, RemoteProtocolError
+from netstack.base.events import Alignment, CheckpointBarrier, Event, UserEvent
+from netstack.base.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.outbound.partition import ResultPartition
 from netstack.runtime.handles import InputGate, UnionInputGate

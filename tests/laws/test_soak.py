@@ -18,10 +18,10 @@ from typing import TypeVar
 import pytest
 from soak_link import Consumer, Producer, Region
 
+from netstack.base.errors import ConnectionLost, ProducerFailed
+from netstack.base.events import CheckpointBarrier, DataType, UserEvent
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.requirements import LANDING_SEGMENTS
-from netstack.errors import ConnectionLost, ProducerFailed
-from netstack.events import CheckpointBarrier, DataType, UserEvent
 from netstack.outbound.selector import CustomSelector
 from netstack.outbound.writer import PartitionWriter
 from netstack.record.formats import format_named

@@ -23,8 +23,8 @@ from hypothesis.internal.entropy import deterministic_PRNG
 from soak_tasks import Consumer, Producer, Region
 from trio_runs import run_virtual
 
+from netstack.base.config import NetworkConfig
 from netstack.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPlan, required_buffers
-from netstack.config import NetworkConfig
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.sender import ChannelSender
 from netstack.runtime.network_environment import NetworkEnvironment, open_network

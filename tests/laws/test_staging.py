@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings, strategies as st
 from writer_stage import Refused, Stage
 
-from netstack.events import UserEvent
+from netstack.base.events import UserEvent
 from netstack.outbound.selector import CustomSelector, RebalanceSelector
 from netstack.outbound.staging import FROM_CHANNELS
 

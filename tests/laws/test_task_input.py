@@ -13,12 +13,8 @@ from typing import Any, cast
 from hypothesis import given, strategies as st
 from record_streams import split_stream
 
-from netstack.buffer.elements import BarrierBuffer, EventBuffer
-from netstack.buffer.lent import LentBuffer
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
-from netstack.config import NetworkConfig
-from netstack.events import (
+from netstack.base.config import NetworkConfig
+from netstack.base.events import (
     Alignment,
     CheckpointBarrier,
     DataType,
@@ -27,7 +23,11 @@ from netstack.events import (
     data_type_of,
     encode_event,
 )
-from netstack.ids import ChannelDescriptor
+from netstack.base.ids import ChannelDescriptor
+from netstack.buffer.elements import BarrierBuffer, EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.pools import NetworkBufferPool
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.outbound.subpartition import ResultSubpartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from netstack.waits import SPAN_S, SPANS, WaitMeter, WaitStatistics
+from netstack.base.timing.waits import SPAN_S, SPANS, WaitMeter, WaitStatistics
 
 EIGHTHS = 8  # times are multiples of 1/8 s, so that sums are exact
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 from hypothesis.extra import numpy as nps
 
-from netstack.errors import ConfigError, RecordError
+from netstack.base.errors import ConfigError, RecordError
 from netstack.keygroups import (
     MAX_PARALLELISM_LIMIT,
     check_parallelism,

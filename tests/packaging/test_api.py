@@ -12,7 +12,7 @@ from tool_modules import load_tool
 import netstack
 import netstack.aio
 import netstack.blocking
-from netstack import version
+from netstack.base import version
 
 ROOT = Path(__file__).parents[2]
 UPDATE = "python tools/render_api.py writes it anew; the difference wants a line in CHANGELOG.md"

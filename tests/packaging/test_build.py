@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from tool_modules import load_tool
 
-from netstack import build, compiled
+from netstack.base import build, compiled
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGE = Path(build.__file__).parent
+PACKAGE = Path(build.__file__).parents[1]
 TELL = (
-    "import netstack.build as b, netstack.buffer.buffer as m; print(b.kind, type(m.Buffer.recycle).__name__, b.reason)"
+    "from netstack.base import build as b; from netstack.buffer import buffer as m;"
+    " print(b.kind, type(m.Buffer.recycle).__name__, b.reason)"
 )
 
 is_compiled = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tool_modules import load_tool
 
-from netstack.own_packages import OWN_PACKAGES
+from netstack.base.own_packages import OWN_PACKAGES
 
 grimp = pytest.importorskip("grimp")
 ROOT = Path(__file__).parents[2]

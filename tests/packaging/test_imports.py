@@ -41,7 +41,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
 
     check()
-    graph.add_import(importer="netstack.errors", imported="netstack.config")
+    graph.add_import(importer="netstack.base.errors", imported="netstack.base.config")
     with pytest.raises(CycleError):
         check()
 

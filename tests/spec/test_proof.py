@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
+from netstack.base.transport import ByteStream, transport_for
 from netstack.runtime.authentication import Secret, prove_acceptor, prove_dialler
-from netstack.transport import ByteStream, transport_for
 
 SPEC = (Path(__file__).resolve().parents[2] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
 

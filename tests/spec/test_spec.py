@@ -20,14 +20,14 @@ from hypothesis import given, strategies as st
 from partition_builders import open_builder
 from segments import allocate_segments
 
-from netstack import events as in_band
+from netstack.base import events as in_band
+from netstack.base.errors import ChannelFailed, ErrorCode, RemoteProtocolError
+from netstack.base.events import Alignment, DataType, data_type_of, decode_event, encode_event
+from netstack.base.ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from netstack.buffer.buffer import BufferSource, Notify
 from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compress, part_crc32
-from netstack.errors import ChannelFailed, ErrorCode, RemoteProtocolError
-from netstack.events import Alignment, DataType, data_type_of, decode_event, encode_event
-from netstack.ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES

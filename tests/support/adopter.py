@@ -11,14 +11,14 @@ from typing import Any, TypeAlias, final
 
 import trio
 
-from netstack.config import NetworkConfig
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError, RequestRefused
+from netstack.base.ids import ResultPartitionType
 from netstack.control.build import build_of
 from netstack.control.codec import Attempt, Message, Plain, check_plain
 from netstack.control.link import JOBMANAGER, ControlLink, dial
 from netstack.control.messages import CloseJob, OpenJob, OperatorEvent, Refused, submissions
 from netstack.control.reports import JobClosed, JobOpened, JobRefused, TaskFailed, TaskFinished, TaskStates
-from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError, RequestRefused
-from netstack.ids import ResultPartitionType
 from netstack.runtime.authentication import Secret, prove_dialler
 from netstack.runtime.threads import background_tasks
 from netstack.schedule.descriptors.descriptors import (

@@ -13,8 +13,8 @@ from typing import final
 
 import trio
 
-from netstack.errors import ConnectionLost
-from netstack.transport import ByteStream, Listener, Piece, Transport, provided, transport_for
+from netstack.base.errors import ConnectionLost
+from netstack.base.transport import ByteStream, Listener, Piece, Transport, provided, transport_for
 
 
 @final

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from netstack.errors import ConfigError
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import ConfigError
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.stream_builder import StreamEnvironment

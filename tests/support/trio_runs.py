@@ -17,7 +17,7 @@ import trio
 from trio.abc import Clock, Instrument
 from trio.testing import MockClock
 
-from netstack.transport import ByteStream, transport_for
+from netstack.base.transport import ByteStream, transport_for
 
 FOR_EVER_S: Final = 1e9
 """Of virtual time: who waits longer waits for nothing."""

@@ -12,7 +12,7 @@ import msgpack
 import trio
 from cluster_jobs import Collect, endless, same
 
-from netstack.config import MIB, NetworkConfig
+from netstack.base.config import MIB, NetworkConfig
 from netstack.keygroups import key_group
 from netstack.schedule import StreamEnvironment
 from netstack.schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings

@@ -17,8 +17,8 @@ from kept_files import kept_files
 from process_tree import slots_of
 from trio.testing import trio_test
 
-from netstack.config import MIB, NetworkConfig
-from netstack.errors import JobFailed, NetstackError
+from netstack.base.config import MIB, NetworkConfig
+from netstack.base.errors import JobFailed, NetstackError
 from netstack.examples import batch_word_count
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.local import LocalCluster, open_local_cluster

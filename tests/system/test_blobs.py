@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from netstack.config import MIB
+from netstack.base.config import MIB
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.jobmanager.shipping import zip_package

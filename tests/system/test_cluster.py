@@ -15,8 +15,8 @@ import jobworld
 import pytest
 from cluster_rig import PATIENCE_S, ClusterRig, end
 
+from netstack.base.errors import JobFailed
 from netstack.cli import main
-from netstack.errors import JobFailed
 from netstack.jobmanager.client import JobClient
 from netstack.runtime.authentication import Secret
 from netstack.schedule.plan.plan import make_plan

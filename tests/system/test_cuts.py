@@ -17,9 +17,9 @@ import trio
 from cluster_rig import ClusterRig
 from cutting import cutting_proxy
 
+from netstack.base.config import NetworkConfig
+from netstack.base.ids import ChannelDescriptor
 from netstack.cli import main
-from netstack.config import NetworkConfig
-from netstack.ids import ChannelDescriptor
 from netstack.jobmanager.client import JobClient
 from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_reader import ArrayReader

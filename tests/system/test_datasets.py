@@ -17,7 +17,7 @@ from kept_files import kept_files
 from process_tree import slots_of
 from trio.testing import trio_test
 
-from netstack.errors import RequestRefused
+from netstack.base.errors import RequestRefused
 from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
 from netstack.jobmanager.client import JobClient, open_job_client
 from netstack.jobmanager.config import JobManagerConfig

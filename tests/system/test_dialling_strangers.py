@@ -40,8 +40,8 @@ from netstack import (
     RemoteProtocolError,
     open_network,
 )
+from netstack.base.errors import ProducerUnreachable
 from netstack.buffer.requirements import LANDING_SEGMENTS
-from netstack.errors import ProducerUnreachable
 
 pytestmark = pytest.mark.usefixtures("every_descriptor_back")
 

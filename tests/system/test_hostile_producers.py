@@ -65,7 +65,7 @@ from netstack import (
     UserEvent,
     open_network,
 )
-from netstack.events import encode_event
+from netstack.base.events import encode_event
 from netstack.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
 from netstack.runtime.handles import InputGate
 

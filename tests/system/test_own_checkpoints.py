@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from netstack import ChannelDescriptor, CheckpointBarrier, NetworkEnvironment, RecordReader, RecordWriter, open_network
-from netstack.errors import ConnectionLost, ConsumerLost
+from netstack.base.errors import ConnectionLost, ConsumerLost
 
 pytestmark = pytest.mark.slow
 

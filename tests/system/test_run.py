@@ -21,7 +21,7 @@ import trio
 from process_tree import children_of
 
 import netstack
-from netstack.errors import LocalProtocolError, NetstackError
+from netstack.base.errors import LocalProtocolError, NetstackError
 from netstack.jobmanager.children import (
     TaskManagerSettings,
     open_local_taskmanagers,

@@ -21,7 +21,7 @@ import jobworld
 import pytest
 from tool_modules import load_tool
 
-import netstack.build
+import netstack
 from netstack.control.build import own_build
 
 pytestmark = [pytest.mark.root, pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("hosts")]

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import trio
 
-from netstack.config import NetworkConfig
-from netstack.errors import ConnectionLost
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost
+from netstack.base.ids import ChannelDescriptor
 from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_reader import ArrayReader, RecordReader
 

@@ -22,7 +22,7 @@ import trio
 import trio.testing
 
 import netstack
-from netstack import build
+from netstack.base import build
 
 ROOT = Path(netstack.__file__).parent
 WARM_UP = 100

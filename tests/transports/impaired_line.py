@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
-from netstack.transport import ByteStream, Listener, transport_for
+from netstack.base.transport import ByteStream, Listener, transport_for
 from netstack.transports.impaired import Impairment, impairment
 
 KIB = 1024

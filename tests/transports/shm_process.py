@@ -12,8 +12,8 @@ import time
 
 import trio
 
+from netstack.base.transport import ByteStream, transport_for
 from netstack.testing.stream_pairs import send_all
-from netstack.transport import ByteStream, transport_for
 
 PERIOD = bytes(range(251)) * 2000
 

@@ -1,4 +1,4 @@
-"""Every transport keeps the contract of `netstack.transport`, and the contract notices one that does not."""
+"""Every transport keeps the contract of `netstack.base.transport`, and the contract notices one that does not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import trio
 from trio.testing import check_half_closeable_stream
 
 from netstack import TrioStream
-from netstack.certificates import make_authority, make_host
-from netstack.errors import ConnectionLost
+from netstack.base.errors import ConnectionLost
+from netstack.base.tls.certificates import make_authority, make_host
+from netstack.base.transport import OneWaiter
 from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport
 from netstack.testing.stream_pairs import clog, connected, listen
-from netstack.transport import OneWaiter
 from netstack.transports import memory, tls
 from netstack.transports.memory import MemoryStream
 from netstack.transports.shm import unsupported

@@ -11,8 +11,8 @@ import trio.testing
 from impaired_line import KIB, MIB, connected, dial, laboratory, listen, now, receive, take, url
 from trio.testing import MockClock
 
-from netstack.errors import ConfigError, ConnectionLost, LocalProtocolError
-from netstack.transport import ByteStream
+from netstack.base.errors import ConfigError, ConnectionLost, LocalProtocolError
+from netstack.base.transport import ByteStream
 from netstack.transports.impaired import ImpairmentStatistics, impairment
 from netstack.transports.memory import CAPACITY_BYTES, MemoryStream
 

@@ -8,7 +8,7 @@ import trio.testing
 from impaired_line import KIB, connected, dial, laboratory, listen, now, receive, take, url
 from trio.testing import MockClock
 
-from netstack.errors import ConfigError, ConnectionLost
+from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.transports.impaired import ImpairmentStatistics, impairment
 from netstack.transports.memory import CAPACITY_BYTES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from netstack.errors import ConfigError, ConnectionLost
+from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.transports.memory import CAPACITY_BYTES, MemoryTransport
 
 

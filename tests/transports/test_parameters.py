@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from netstack.errors import ConfigError
-from netstack.transport import transport_for
+from netstack.base.errors import ConfigError
+from netstack.base.transport import transport_for
 from netstack.transports._parameters import Parameters, split_url
 
 

@@ -21,9 +21,9 @@ import shm_process
 import trio
 import trio.testing
 
-from netstack.errors import ConfigError, ConnectionLost
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.transport import ByteStream, Listener, is_private, transport_for
 from netstack.testing.stream_pairs import clog, connected, is_at_end, pattern_of, receive, send_all
-from netstack.transport import ByteStream, Listener, is_private, transport_for
 from netstack.transports.shm import MAX_NAME_BYTES, PREFIX, ShmTransport, unsupported
 from netstack.transports.shm.ring import READ, WRITTEN
 from netstack.transports.shm.stream import CAPACITIES, GREETING, MEMORY_BYTES, hand_over

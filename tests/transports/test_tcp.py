@@ -11,8 +11,8 @@ import trio
 import trio.testing
 from trio_runs import virtual_clock
 
-from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream, Listener
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.transport import ByteStream, Listener
 from netstack.transports import tcp
 from netstack.transports.tcp import TcpTransport, split_host_port
 

@@ -13,11 +13,11 @@ import trio
 import trio.testing
 
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
-from netstack.certificates import make_authority, make_host
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.tls.certificates import make_authority, make_host
+from netstack.base.transport import ByteStream, transport_for
 from netstack.cli import main as netstack
-from netstack.errors import ConfigError, ConnectionLost
 from netstack.testing.stream_pairs import receive, send_all
-from netstack.transport import ByteStream, transport_for
 from netstack.transports import memory
 
 pytest.importorskip("cryptography")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.transport import ByteStream
 from netstack.transports.unix import MAX_PATH_BYTES, UnixTransport
 
 UNIX = UnixTransport()

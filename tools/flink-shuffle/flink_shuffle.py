@@ -33,15 +33,15 @@ from pathlib import Path
 import trio
 
 import netstack
+from netstack.base.errors import ConfigError, NetstackError
+from netstack.base.events import EndOfData
+from netstack.base.ids import ResultPartitionType
+from netstack.base.scratch import scratch_folder
+from netstack.base.transport import ByteStream, transport_for
+from netstack.base.units import format_duration
 from netstack.bench.peers.flink import jar
 from netstack.cli.values import parse_length
-from netstack.errors import ConfigError, NetstackError
-from netstack.events import EndOfData
-from netstack.ids import ResultPartitionType
 from netstack.outbound.emission import Emission
-from netstack.scratch import scratch_folder
-from netstack.transport import ByteStream, transport_for
-from netstack.units import format_duration
 from netstack.wire.flink_events import decode, to_native
 
 HERE = Path(__file__).resolve().parent

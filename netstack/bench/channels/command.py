@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from netstack.base.units import format_latency, three_digits
 from netstack.cli.values import COUNT, SECONDS
-from netstack.units import format_latency, three_digits
 
 from .. import console
 from ..experiment import with_facts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError
 
 from ..spec import Settings, network_of
 

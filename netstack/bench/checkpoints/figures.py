@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netstack.units import format_duration, three_digits
+from netstack.base.units import format_duration, three_digits
 
 from .spec import CheckpointsSpec
 

@@ -13,17 +13,17 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.config import MIB
+from netstack.base.config import MIB
+from netstack.base.scratch import scratch_folder
+from netstack.base.text.limited_log import quieter
 from netstack.jobmanager.checkpoints import CheckpointReport
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
-from netstack.limited_log import quieter
 from netstack.runtime.threads import background_tasks
 from netstack.schedule.execution import ExecutionState
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.slots.slot_sharing import FixedPlacement
-from netstack.scratch import scratch_folder
 
 from ..pacing import clock_ns
 from ..pair import OnProgress, Progress

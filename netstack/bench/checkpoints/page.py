@@ -7,7 +7,7 @@ from functools import partial
 from html import escape
 from typing import Any, Final, Literal
 
-from netstack.units import format_duration, format_latency
+from netstack.base.units import format_duration, format_latency
 
 from ..charts.look import legend, swatch
 from ..charts.page import both_sizes, callout, figure, heads, notes, table

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError
-from netstack.units import format_duration
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError
+from netstack.base.units import format_duration
 
 from ..spec import MIN_RECORD_BYTES, Settings, naming_segment_size, network_of, refuse_below
 

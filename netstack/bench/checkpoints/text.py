@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from netstack.units import format_count, format_duration, format_size, three_digits
+from netstack.base.units import format_count, format_duration, format_size, three_digits
 
 from .. import console
 from ..words import buffers_of

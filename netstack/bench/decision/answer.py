@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netstack.units import counted, format_latency
+from netstack.base.units import counted, format_latency
 
 from .effects import LOOKS
 from .goal import MARGIN, Candidate, Goal

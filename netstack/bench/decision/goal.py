@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from netstack.units import format_duration, format_latency, three_digits
+from netstack.base.units import format_duration, format_latency, three_digits
 
 from ..interval import Interval
 from .effects import AT_A_LOOK, Share

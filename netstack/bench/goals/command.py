@@ -15,11 +15,11 @@ from typing import Any, Final
 import click
 from rich.markup import escape
 
-from netstack import build
+from netstack.base import build
+from netstack.base.errors import ConfigError
+from netstack.base.units import three_digits
 from netstack.cli.stopping import stopped_by
 from netstack.cli.values import COUNT, SECONDS
-from netstack.errors import ConfigError
-from netstack.units import three_digits
 
 from .. import console
 from ..flags import flag, flags, json_flag, list_flag

@@ -24,10 +24,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from netstack.base.scratch import scratch_folder
 from netstack.examples.word_count import LINES_AT_ONCE, split
 from netstack.keygroups import stable_hash
 from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.scratch import scratch_folder
 
 from ..jobs.operators import RESULT, chain, in_one_process
 from ..peers.flink import FlinkSession

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from netstack.errors import NetstackError
+from netstack.base.errors import NetstackError
 from netstack.transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 
 from ..mesh.coordinator import run_over_hosts

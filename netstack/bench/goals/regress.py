@@ -20,11 +20,11 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from netstack import build
+from netstack.base import build
+from netstack.base.errors import ConfigError
+from netstack.base.units import three_digits
 from netstack.cli.stopping import StoppedBySignal, stopped_by
 from netstack.cli.values import COUNT, SECONDS
-from netstack.errors import ConfigError
-from netstack.units import three_digits
 
 from .. import console
 from ..compare import LEAST_CHANGE

@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final, final
 
-from netstack.config import KIB
-from netstack.errors import ConfigError
-from netstack.units import format_duration, format_latency, three_digits
+from netstack.base.config import KIB
+from netstack.base.errors import ConfigError
+from netstack.base.units import format_duration, format_latency, three_digits
 
 from ..spec import RunSpec
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from netstack.config import MIB, NetworkConfig
+from netstack.base.config import MIB, NetworkConfig
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, Partitioner, StreamSettings
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, Final, TypeAlias
 
-from netstack.units import format_count, three_digits
+from netstack.base.units import format_count, three_digits
 
 from ..charts.svg import UNIT_PX, Plot, axes, nice_ticks
 from .spec import PHASES, PRODUCERS, SUBTASKS, TICK_S, IsolateSpec, Subtask

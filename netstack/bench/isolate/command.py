@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import click
 
+from netstack.base.errors import ConfigError
+from netstack.base.units import parse_amount
 from netstack.cli.stopping import stopped_by
 from netstack.cli.values import RATE, SECONDS
-from netstack.errors import ConfigError
-from netstack.units import parse_amount
 
 from .. import console
 from ..experiment import ResultFolder, output_flag

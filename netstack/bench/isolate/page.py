@@ -7,7 +7,7 @@ from functools import partial
 from html import escape
 from typing import Any, Final
 
-from netstack.units import format_count
+from netstack.base.units import format_count
 
 from ..charts.look import legend, swatch
 from ..charts.page import alert, both_sizes, callout, figure, findings, heads, table

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError
 
 from ..spec import MIN_RECORD_BYTES, Settings, TransportName, naming_segment_size, network_of, refuse_below
 

@@ -10,9 +10,9 @@ import click
 import trio
 from rich.console import Console
 
+from netstack.base.text.limited_log import quieter
+from netstack.base.units import counted, format_count, format_latency, three_digits
 from netstack.cli.values import COUNT, COUNTS
-from netstack.limited_log import quieter
-from netstack.units import counted, format_count, format_latency, three_digits
 
 from .. import console
 from ..flags import flag, flag_of, flags, json_flag

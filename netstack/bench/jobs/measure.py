@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from netstack.config import MIB
+from netstack.base.config import MIB
 from netstack.jobmanager.client import Document
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 from ..spec import Settings, refuse_below
 

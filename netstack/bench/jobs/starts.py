@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import trio
 
-from netstack.config import MIB, NetworkConfig
+from netstack.base.config import MIB, NetworkConfig
 from netstack.jobmanager.client import Document
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.schedule.graph.stream_builder import StreamEnvironment

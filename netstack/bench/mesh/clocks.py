@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from netstack.base.errors import ConnectionLost
 from netstack.control.link import ControlLink
-from netstack.errors import ConnectionLost
 
 Int64s = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from netstack.errors import ConnectionLost, NetstackError, RequestRefused
+from netstack.base.errors import ConnectionLost, NetstackError, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager, open_jobmanager
 from netstack.jobmanager.taskmanagers import ConnectedTaskManager

@@ -23,7 +23,8 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import trio
 
-from netstack.errors import InsufficientBuffers, LocalProtocolError, NetstackError
+from netstack.base.errors import InsufficientBuffers, LocalProtocolError, NetstackError
+from netstack.base.units import counted
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
 from netstack.runtime.authentication import Secret
@@ -31,7 +32,6 @@ from netstack.schedule.execution import JobState
 from netstack.schedule.failover.restart import NO_RESTART
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
-from netstack.units import counted
 
 from ..pair import OnProgress, Progress
 from ..processes import MeasurementFailed

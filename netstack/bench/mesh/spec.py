@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 from ..spec import RunSpec
 

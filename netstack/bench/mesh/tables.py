@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from netstack.units import counted, format_count, format_latency, three_digits
+from netstack.base.units import counted, format_count, format_latency, three_digits
 
 from .. import console
 from .matrix import Matrix

@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 from typing import Any, Final, Protocol
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 from ..spec import Emit, RunSpec
 

@@ -10,10 +10,10 @@ from typing import Any, get_args
 import click
 from rich.markup import escape
 
+from netstack.base.errors import ConfigError
+from netstack.base.units import counted, format_size
 from netstack.cli.network_flags import acts_as_flag
 from netstack.cli.values import COUNT, LENGTH, LINK_RATE, NETWORK, RATE, SECONDS, SIZE
-from netstack.errors import ConfigError
-from netstack.units import counted, format_size
 
 from .. import console
 from ..decision.answer import Answer

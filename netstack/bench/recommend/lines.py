@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from netstack.base.config import MIB, PROFILES, NetworkConfig
+from netstack.base.units import format_duration, format_size
 from netstack.buffer.requirements import GatePlan, PartitionPlan, required_buffers
-from netstack.config import MIB, PROFILES, NetworkConfig
-from netstack.units import format_duration, format_size
 
 from ..spec import RunSpec
 from ..store import Row

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from netstack.units import format_latency
+from netstack.base.units import format_latency
 
 from ..grid import Grid, PlannedRun
 from ..interval import ENOUGH_REPEATS, Interval

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from netstack.units import format_size
+from netstack.base.units import format_size
 
 from ..charts import page
 from ..charts.page import alert, asset, callout, document, facts, notes

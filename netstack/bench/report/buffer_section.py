@@ -12,7 +12,7 @@ from functools import partial
 from html import escape
 from typing import Final
 
-from netstack.units import format_size, three_digits
+from netstack.base.units import format_size, three_digits
 
 from ..charts.look import legend, numbered
 from ..charts.page import both_sizes, chart_grid, figure, heads, table

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netstack.units import counted, format_size, three_digits
+from netstack.base.units import counted, format_size, three_digits
 
 from ..figure import Figure
 from ..spec import RunSpec

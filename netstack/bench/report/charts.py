@@ -14,7 +14,7 @@ from functools import partial
 from html import escape
 from typing import Final
 
-from netstack.units import format_count, format_duration, three_digits
+from netstack.base.units import format_count, format_duration, three_digits
 
 from ..charts.look import distinct, legend as charts_legend
 from ..charts.page import both_sizes

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from netstack.units import format_count, format_size, three_digits
+from netstack.base.units import format_count, format_size, three_digits
 
 from ..charts.page import both_sizes
 from ..charts.plane import Frontier, Plane, draw_plane, pareto

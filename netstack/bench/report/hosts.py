@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from netstack.units import format_count, three_digits
+from netstack.base.units import format_count, three_digits
 
 from ..charts.page import heads, table
 from ..figure import Figure

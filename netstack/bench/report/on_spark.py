@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netstack.units import counted, format_duration, three_digits
+from netstack.base.units import counted, format_duration, three_digits
 
 from ..charts.page import facts
 from ..figure import Figure

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netstack.units import counted, format_count, format_duration, format_latency, format_size
+from netstack.base.units import counted, format_count, format_duration, format_latency, format_size
 
 from ..figure import Figure
 from ..grid import Kind, run_kind

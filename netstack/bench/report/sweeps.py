@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
-from netstack.errors import ConfigError
-from netstack.units import format_count, three_digits
+from netstack.base.errors import ConfigError
+from netstack.base.units import format_count, three_digits
 
 from ..charts.page import heads, table
 from ..charts.svg import facets_attribute

@@ -12,7 +12,7 @@ from functools import partial
 from html import escape
 from typing import Any, Final
 
-from netstack.units import format_count, format_size, three_digits
+from netstack.base.units import format_count, format_size, three_digits
 
 from ..charts.look import swatch
 from ..charts.page import heads, table

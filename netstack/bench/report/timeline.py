@@ -14,7 +14,7 @@ from functools import partial
 from html import escape
 from typing import Any, Final
 
-from netstack.units import counted
+from netstack.base.units import counted
 
 from ..charts.look import legend as charts_legend, numbered
 from ..charts.page import both_sizes

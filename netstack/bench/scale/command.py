@@ -11,10 +11,10 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.base.config import KIB, MIB
+from netstack.base.errors import ConfigError, NetstackError
+from netstack.base.units import format_count, format_latency, three_digits
 from netstack.cli.values import COUNT, SECONDS
-from netstack.config import KIB, MIB
-from netstack.errors import ConfigError, NetstackError
-from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
 from ..experiment import with_facts

@@ -8,8 +8,8 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from netstack.base.units import three_digits
 from netstack.cli.values import COUNT
-from netstack.units import three_digits
 
 from .. import console
 from ..flags import flag, flags, json_flag

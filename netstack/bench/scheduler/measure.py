@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import thread_time_ns
 from typing import Any, Final, final
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.schedule.execution import Executions
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.recovery import RegionFailover

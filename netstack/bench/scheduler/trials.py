@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, final
 
 import numpy as np
 
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.execution import ExecutionInput, ExecutionState
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.failover.restart import FixedDelay

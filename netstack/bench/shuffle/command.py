@@ -11,8 +11,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from netstack.base.config import SHUFFLE_COMPRESSIONS
 from netstack.cli.values import COUNT, SIZE
-from netstack.config import SHUFFLE_COMPRESSIONS
 
 from .. import console
 from ..flags import flag, flags, json_flag, list_flag

@@ -13,11 +13,11 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.config import SHUFFLE_COMPRESSIONS
-from netstack.errors import ConfigError
+from netstack.base.config import SHUFFLE_COMPRESSIONS
+from netstack.base.errors import ConfigError
+from netstack.base.scratch import scratch_folder
 from netstack.jobmanager.local import open_local_cluster
 from netstack.schedule.slots.slots import LoadBalanceMode
-from netstack.scratch import scratch_folder
 
 from ..experiment import with_facts
 from ..spec import Settings, refuse_below

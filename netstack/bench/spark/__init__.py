@@ -8,6 +8,6 @@ Names are imported when they are first used, because executors import this packa
 
 from __future__ import annotations
 
-from netstack.lazy_names import lazy_names
+from netstack.base.lazy_names import lazy_names
 
 __getattr__ = lazy_names(__name__)

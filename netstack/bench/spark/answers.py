@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 from ..compare import compare as compare_rows
 from ..decision.answer import Answer

@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.base.units import format_count, format_duration, format_size, three_digits
 from netstack.cli.values import COUNT, DURATION, SIZE, SIZES
-from netstack.units import format_count, format_duration, format_size, three_digits
 
 from .. import console
 from ..flags import flag, json_flag

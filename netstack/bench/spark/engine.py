@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
-from netstack import build as netstack_build
+from netstack.base import build as netstack_build
+from netstack.base.units import format_count, format_duration
 from netstack.control.build import own_build
 from netstack.runtime.authentication import Secret
 from netstack.spark.apart import JobTooSlow, run_job
@@ -21,7 +22,6 @@ from netstack.spark.classic import ClassicDriver
 from netstack.spark.driver import Executors
 from netstack.spark.failures import explain, spark_errors
 from netstack.spark.settings import SparkSettings
-from netstack.units import format_count, format_duration
 
 from ..mesh.matrix import Matrix
 from ..processes import MeasurementFailed

@@ -24,12 +24,12 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack import build as netstack_build
-from netstack.config import MIB
+from netstack.base import build as netstack_build
+from netstack.base.causes import cause_text, is_secondary, root_cause
+from netstack.base.config import MIB
+from netstack.base.errors import NetstackError
 from netstack.control.build import own_build
-from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
-from netstack.runtime.causes import cause_text, is_secondary, root_cause
 from netstack.spark.barrier import BarrierTask
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.fork_server import die_with_parent

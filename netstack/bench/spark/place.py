@@ -11,8 +11,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.base.errors import ConfigError
 from netstack.cli.stopping import keep_results
-from netstack.errors import ConfigError
 from netstack.spark.apart import Apart, JobTooSlow, run_job
 from netstack.spark.failures import spark_errors
 from netstack.spark.session import open_session

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 from ..mesh.spec import MeshSpec
 from ..spec import RunSpec, refuse_below

@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
-from netstack.errors import ConfigError
-from netstack.scratch import scratch_folder
+from netstack.base.errors import ConfigError
+from netstack.base.scratch import scratch_folder
 from netstack.spark.drivers import classic_driver
 from netstack.spark.exchange_frame import check_session
 from netstack.spark.settings import SparkSettings

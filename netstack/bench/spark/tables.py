@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.spark.classic import ClassicDriver
 from netstack.spark.failures import explain_storage, spark_errors
 

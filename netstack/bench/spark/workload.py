@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
-from netstack.errors import ConfigError
-from netstack.scratch import folder_until_exit
+from netstack.base.errors import ConfigError
+from netstack.base.scratch import folder_until_exit
 from netstack.spark.drivers import driver_of
 from netstack.spark.failures import explain_storage, plain_errors, spark_errors
 

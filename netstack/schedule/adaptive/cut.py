@@ -17,7 +17,7 @@ from typing import Protocol, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...errors import ConfigError, LocalProtocolError
+from ...base.errors import ConfigError, LocalProtocolError
 
 ByteArray = NDArray[np.int64]
 

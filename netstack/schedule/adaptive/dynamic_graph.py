@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, final
 
 from numpy.typing import ArrayLike
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph, SourceSize
 from ..structures import UnionFind
 from ..topology.topology import Topology

@@ -20,7 +20,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..graph.job_graph import DistributionPattern
 from ..graph.settings import CutSettings
 from ..structures import index_array

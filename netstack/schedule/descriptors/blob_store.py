@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
-from ...config import MIB
-from ...errors import ConfigError, LocalProtocolError, NetstackError
+from ...base.config import MIB
+from ...base.errors import ConfigError, LocalProtocolError, NetstackError
 from .descriptors import BlobKey, MaybeOffloaded
 from .shuffle import ShuffleDescriptors, compress
 

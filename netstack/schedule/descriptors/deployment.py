@@ -14,8 +14,8 @@ from typing import final
 
 import numpy as np
 
-from ...errors import LocalProtocolError
-from ...ids import ResultPartitionType
+from ...base.errors import LocalProtocolError
+from ...base.ids import ResultPartitionType
 from ..execution import Executions
 from ..failover.release import PartitionTracker
 from ..instructions import Deploy

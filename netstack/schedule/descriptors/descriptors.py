@@ -12,9 +12,9 @@ from typing import Final, NewType, TypeAlias, final
 
 import msgpack
 
-from ...documents import unpack_document
-from ...errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from ...ids import ChannelDescriptor, ResultPartitionType
+from ...base.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ...base.ids import ChannelDescriptor, ResultPartitionType
+from ...base.text.bounded_msgpack import unpack_document
 from .shuffle import ShuffleDescriptors, resolve
 
 BlobKey = NewType("BlobKey", str)

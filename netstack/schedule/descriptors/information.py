@@ -13,11 +13,11 @@ from typing import Any, Final, Self, final
 
 import msgpack
 
+from ...base.config import DEFAULT_LATENCY_INTERVAL_S
+from ...base.errors import ConfigError, ErrorCode, RemoteProtocolError
+from ...base.text.bounded_msgpack import unpack_document
+from ...base.text.safe_text import type_text
 from ...checkpoint.instructions import CheckpointSettings
-from ...config import DEFAULT_LATENCY_INTERVAL_S
-from ...documents import unpack_document
-from ...errors import ConfigError, ErrorCode, RemoteProtocolError
-from ...safe_text import type_text
 from ..graph.job_graph import (
     DEFAULT_KEEP,
     ChainedEdge,

@@ -18,9 +18,9 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from ...documents import unpack_document
-from ...errors import ConfigError, ErrorCode, LocalProtocolError, RemoteProtocolError
-from ...ids import ChannelDescriptor, PartitionId, ResultPartitionType, partition_id
+from ...base.errors import ConfigError, ErrorCode, LocalProtocolError, RemoteProtocolError
+from ...base.ids import ChannelDescriptor, PartitionId, ResultPartitionType, partition_id
+from ...base.text.bounded_msgpack import unpack_document
 
 Uint32s: TypeAlias = npt.NDArray[np.uint32]
 Bools: TypeAlias = npt.NDArray[np.bool_]

@@ -14,7 +14,7 @@ from typing import Final, Protocol, final
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..execution import RecordedVersions
 from ..graph.settings import RestartSettings
 from ..structures import FlagArray, GrowingArray, IndexArray, tally

@@ -23,11 +23,11 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final, TypeVar
 
+from ...base.config import NetworkConfig
+from ...base.errors import ConfigError
+from ...base.function_names import name_of
+from ...base.text.safe_text import safe_repr, type_text
 from ...checkpoint.instructions import CheckpointSettings
-from ...config import NetworkConfig
-from ...errors import ConfigError
-from ...function_names import name_of
-from ...safe_text import safe_repr, type_text
 from .job_graph import UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile, SourceSize
 from .settings import AdaptiveSettings, CutSettings, RestartSettings, SpeculationSettings
 from .stream_builder import DataStream, OperatorStream, StreamEnvironment

@@ -10,8 +10,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from ...errors import ConfigError
-from ...ids import ResultPartitionType
+from ...base.errors import ConfigError
+from ...base.ids import ResultPartitionType
 from ...keygroups import default_max_parallelism
 from ..structures import UnionFind
 from .chaining import Chain, Chaining

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from ...base.config import DEFAULT_LATENCY_INTERVAL_S
+from ...base.errors import ConfigError
+from ...base.ids import ResultPartitionType
 from ...checkpoint.instructions import CheckpointSettings
-from ...config import DEFAULT_LATENCY_INTERVAL_S
-from ...errors import ConfigError
-from ...ids import ResultPartitionType
 
 UNDECIDED: Final = -1
 """Parallelism of a vertex that the adaptive batch scheduler decides when its inputs are complete."""

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgpack
 
-from ...errors import ConfigError
-from ...safe_text import safe_repr
-from ...units import format_size
+from ...base.errors import ConfigError
+from ...base.text.safe_text import safe_repr
+from ...base.units import format_size
 
 MAX_NAME: Final = 256
 """Characters of a name: of the job, an operator, a uid, a slot sharing group, a side output, a key."""

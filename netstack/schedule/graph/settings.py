@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from ...errors import ConfigError
-from ...setting_types import check_types
+from ...base.errors import ConfigError
+from ...base.setting_types import check_types
 
 
 @final

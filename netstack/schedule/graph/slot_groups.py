@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..structures import connected_components, index_array, strongly_connected_components
 from .job_graph import UNDECIDED, UNKNOWN_PROFILE, JobGraph, ResourceProfile, SlotSharingGroup
 from .stream_graph import DEFAULT_GROUP

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, final
 
-from ...errors import ConfigError
-from ...function_names import Named, name_of
-from ...setting_types import check_types
+from ...base.errors import ConfigError
+from ...base.function_names import Named, name_of
+from ...base.setting_types import check_types
 from .job_graph import UNDECIDED, OperatorKind, ResourceProfile
 from .slot_groups import inherited_group
 from .stream_graph import (

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from ...base.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
+from ...base.errors import ConfigError
+from ...base.setting_types import check_types
 from ...checkpoint.instructions import CheckpointSettings
-from ...config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
-from ...errors import ConfigError
 from ...record.formats import FORMATS
-from ...setting_types import check_types
 from .job_graph import (
     DEFAULT_FORMAT,
     DEFAULT_KEEP,

@@ -11,7 +11,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from ...units import counted
+from ...base.units import counted
 from ..graph.chaining import ChainingExplanation
 from ..graph.job_graph import JobVertex
 from .picture import BOX_WIDTH, Box, lay_out

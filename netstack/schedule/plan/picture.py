@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
-from ...units import counted
+from ...base.units import counted
 from ..graph.job_graph import JobGraph
 from .plan import Plan
 from .words import channels_text, edge_text, group_text, letter, parallelism_text, shortened

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ...units import counted
+from ...base.units import counted
 from ..slots.placement import Placement
 from .picture import picture
 from .plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ...units import counted, format_size
+from ...base.units import counted, format_size
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge
 from ..slots.placement import deciding_mode
 from .plan import Plan, RegionPlan

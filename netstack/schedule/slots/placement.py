@@ -14,8 +14,8 @@ from typing import Final, final
 
 import numpy as np
 
-from ...errors import ConfigError
-from ...units import counted
+from ...base.errors import ConfigError
+from ...base.units import counted
 from ..graph.job_graph import JobGraph
 from ..graph.slot_groups import slots_by_group
 from ..structures import IndexArray, UnionFind, index_array

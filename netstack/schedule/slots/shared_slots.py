@@ -17,7 +17,7 @@ from typing import Final, final
 
 import numpy as np
 
-from ...errors import LocalProtocolError
+from ...base.errors import LocalProtocolError
 from ..graph.job_graph import UNKNOWN_PROFILE, JobGraph, ResourceProfile, sum_profiles
 from ..structures import (
     NOTHING,

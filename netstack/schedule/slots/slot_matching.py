@@ -18,7 +18,7 @@ from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import Final, final
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..graph.job_graph import ANY_PROFILE, UNKNOWN_PROFILE, ResourceProfile
 from .slots import LoadBalanceMode, Location, PhysicalSlot, SlotMatch, SlotRequest
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from ...errors import LocalProtocolError
+from ...base.errors import LocalProtocolError
 from ..graph.job_graph import ResourceProfile
 from .slot_matching import FreeSlots, can_serve, choose_request, map_resources, match_balanced
 from .slots import LoadBalanceMode, PhysicalSlot, SlotDemand, SlotMatch, SlotRequest

@@ -21,7 +21,7 @@ from typing import final
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..graph.job_graph import JobGraph
 from ..graph.slot_groups import check_co_location, slots_by_group
 from ..structures import NOTHING, IndexArray, index_array

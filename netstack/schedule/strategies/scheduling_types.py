@@ -15,7 +15,7 @@ from typing import final
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..graph.job_graph import JobGraph
 from ..structures import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, distinct, one_batch, single_batches
 from ..topology.topology import Topology

@@ -21,7 +21,7 @@ from typing import Protocol, final
 
 import numpy as np
 
-from ...ids import ResultPartitionType
+from ...base.ids import ResultPartitionType
 from ..graph.job_graph import DistributionPattern
 from ..structures import (
     NOTHING,

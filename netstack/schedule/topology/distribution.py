@@ -12,7 +12,7 @@ from typing import Final, final
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
 from ..structures import IndexArray, index_array, offsets_of
 

@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from ...ids import ResultPartitionType
+from ...base.ids import ResultPartitionType
 from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, distinct, expand_ranges, index_array, offsets_of
 from .distribution import InputInfo
 

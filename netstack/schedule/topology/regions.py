@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...base.errors import ConfigError
 from ..graph.job_graph import DistributionPattern
 from ..graph.slot_groups import acyclic_logical_regions
 from ..structures import (

@@ -14,8 +14,8 @@ from typing import final
 
 import numpy as np
 
-from ...errors import ConfigError
-from ...ids import ResultPartitionType
+from ...base.errors import ConfigError
+from ...base.ids import ResultPartitionType
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
 from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, distinct
 from .distribution import UNBOUNDED, InputInfo, count_subpartitions, dynamic_input, static_input

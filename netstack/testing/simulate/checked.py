@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import trio
 
+from ...base.config import NetworkConfig
 from ...checkpoint.instructions import CheckpointSettings
-from ...config import NetworkConfig
 from ...schedule.graph.settings import RestartSettings
 from ...schedule.graph.stream_builder import StreamEnvironment
 from ...schedule.graph.stream_graph import StreamSettings

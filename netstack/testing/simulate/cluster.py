@@ -25,19 +25,19 @@ from typing import Any, Final, final
 
 import trio
 
+from ...base.causes import root_cause
+from ...base.scratch import scratch_folder
+from ...base.transport import provided
 from ...jobmanager.config import JobManagerConfig
 from ...jobmanager.service import JobManager, open_jobmanager
 from ...runtime.authentication import Secret
-from ...runtime.causes import root_cause
 from ...runtime.network_environment import NetworkEnvironment
 from ...runtime.turns import measure_with
 from ...schedule.slots.slots import LoadBalanceMode
-from ...scratch import scratch_folder
 from ...shuffle.files import FOLDER_PREFIX
 from ...taskmanager.config import TaskManagerConfig
 from ...taskmanager.runner import open_taskmanager
 from ...taskmanager.service import TaskManager
-from ...transport import provided
 from ..ledger import check_environment
 from .checked import remembered
 from .clock import JumpingClock

@@ -11,7 +11,7 @@ from typing import Final, final
 
 import trio
 
-from ...errors import ConfigError, JobFailed, RequestRefused
+from ...base.errors import ConfigError, JobFailed, RequestRefused
 from ...jobmanager.local import LocalCluster, open_local_cluster
 from ...schedule.graph.stream_builder import StreamEnvironment
 from ...schedule.slots.slots import LoadBalanceMode

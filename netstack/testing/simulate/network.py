@@ -20,9 +20,9 @@ from typing import Final, final
 
 import trio
 
-from ...errors import ConnectionLost
-from ...queue_listener import QueueListener
-from ...transport import ByteStream, Listener, Piece, Transport, url_parts
+from ...base.errors import ConnectionLost
+from ...base.queue_listener import QueueListener
+from ...base.transport import ByteStream, Listener, Piece, Transport, url_parts
 
 SCHEME: Final = "simulated"
 CAPACITY_BYTES: Final = 64 * 1024

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 import trio
 
-from ...safe_text import type_text
+from ...base.text.safe_text import type_text
 from ...task.context import OperatorContext
 from ...task.operators import Output
 from .network import THIS_HOST

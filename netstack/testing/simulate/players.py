@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from ...errors import NetstackError
-from ...own_packages import import_folders
-from ...scratch import scratch_folder
+from ...base.errors import NetstackError
+from ...base.own_packages import import_folders
+from ...base.scratch import scratch_folder
 from .cluster import scratch
 
 _WORKER: Final = "netstack.testing.simulate.worker"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, final
 
-from ...errors import NetstackError
+from ...base.errors import NetstackError
 from .checked import verdict
 from .history import BEGUN, Anomaly, Event, read_history
 

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
+from ...base.errors import ConfigError, NetstackError
 from ...checkpoint.storage import CheckpointStorage
-from ...errors import ConfigError, NetstackError
 from ...jobmanager.job_master import JobMaster
 from ...jobmanager.job_record import JobRecord
 from ...jobmanager.service import JobManager

@@ -19,8 +19,8 @@ import struct
 import sys
 from typing import Final, final
 
-from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream, Listener, Transport, url_parts
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.transport import ByteStream, Listener, Transport, url_parts
 
 from .._sockets import SocketListener, connect_socket
 from .stream import ShmStream, hand_over

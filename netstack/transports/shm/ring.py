@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Final, final
 
-from netstack.transport import Piece, byte_view
+from netstack.base.transport import Piece, byte_view
 
 HEADER_BYTES: Final = 4096
 

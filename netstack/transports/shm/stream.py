@@ -26,8 +26,8 @@ from typing import Final, final
 
 import trio
 
-from netstack.errors import ConnectionLost
-from netstack.transport import ByteStream, OneWaiter, Piece, check_room
+from netstack.base.errors import ConnectionLost
+from netstack.base.transport import ByteStream, OneWaiter, Piece, check_room
 
 from .ring import HEADER_BYTES, RingBroken, RingReader, RingWriter
 

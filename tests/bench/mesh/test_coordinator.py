@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import trio
 
+from netstack.base.errors import LocalProtocolError, RequestRefused
 from netstack.bench.inputs import table_rows
 from netstack.bench.mesh import invokables
 from netstack.bench.mesh.cluster import open_mesh
@@ -22,7 +23,6 @@ from netstack.bench.packed import (
 )
 from netstack.bench.pair import OnProgress, Progress
 from netstack.bench.processes import MeasurementFailed
-from netstack.errors import LocalProtocolError, RequestRefused
 from netstack.task.invokable import InvokableTask
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import trio
 
+from netstack.base.errors import ConnectionLost, NetstackError
 from netstack.bench.cli import main
 from netstack.bench.mesh.coordinator import run_over_hosts
 from netstack.bench.mesh.spec import MeshSpec
-from netstack.errors import ConnectionLost, NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.mesh.spec import HostSpec, MeshSpec, split_hosts
 from netstack.bench.spec import RunSpec
-from netstack.errors import ConfigError
 
 
 @pytest.mark.parametrize(

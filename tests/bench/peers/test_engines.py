@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.peers import PEERS, load_engine, peer_spec
 from netstack.bench.source import MissingExtra
 from netstack.bench.spec import RunSpec
-from netstack.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", [name for name in PEERS if name != "flink"])  # whose JVM has both

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.emulation import emulation_cells
 from netstack.bench.goals.jobs import write_words
 from netstack.bench.grid import Grid
@@ -27,7 +28,6 @@ from netstack.bench.runners import Runners
 from netstack.bench.source import MissingExtra
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import read_rows
-from netstack.errors import ConfigError
 
 REAL = [pytest.mark.java, pytest.mark.flink, pytest.mark.long]
 

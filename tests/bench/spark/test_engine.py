@@ -24,6 +24,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from netstack.base.errors import ConfigError
 from netstack.bench.grid import Grid
 from netstack.bench.histogram import Histogram
 from netstack.bench.inputs import InputError
@@ -45,7 +46,6 @@ from netstack.bench.spark.tables import (
 )
 from netstack.bench.spark.workload import frame_of
 from netstack.bench.store import Store, flatten, read_rows
-from netstack.errors import ConfigError
 from netstack.spark.apart import JobTooSlow
 from netstack.spark.drivers import driver_of
 from netstack.spark.exchange_frame import check_session

@@ -78,7 +78,10 @@ def test_what_every_other_run_would_fail_of_is_told_apart(text: str, hopeless: b
 @pytest.mark.parametrize(
     ("raised", "says"),
     [
-        ("netstack.errors.ProducerUnreachable: cannot reach tcp://h:1", "a task failed: ProducerUnreachable: cannot"),
+        (
+            "netstack.base.errors.ProducerUnreachable: cannot reach tcp://h:1",
+            "a task failed: ProducerUnreachable: cannot",
+        ),
         ("__main__.main.<locals>.Boom: at 7\nValueError: is a line of its text", "a task failed: Boom: at 7"),
         ("pyarrow.lib.ArrowInvalid:\n no int", "a task failed: ArrowInvalid"),
         ("AssertionError", "a task failed: AssertionError"),
@@ -91,7 +94,7 @@ def test_an_error_of_a_worker_is_explained_whatever_its_class_is_called(raised: 
 
 
 def test_an_error_before_there_are_tasks_is_none_of_a_task_and_an_unknown_format_says_what_to_call() -> None:
-    raised = RAISED.format("netstack.errors.ConfigError: no option 'adress'")
+    raised = RAISED.format("netstack.base.errors.ConfigError: no option 'adress'")
     refused = AnalysisException(f"[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source reader: {raised}")
     assert explain(refused, tasks=2, python="p").text == "ConfigError: no option 'adress'"
     unknown = ValueError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: netstack. Make sure the provider")

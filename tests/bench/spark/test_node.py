@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from netstack import build
+from netstack.base import build
 from netstack.bench.mesh import coordinator
 from netstack.bench.processes import MeasurementFailed
 from netstack.bench.spark.node import FAULT, OK, SETUP, TIMEOUT, Node, NodeJob
@@ -155,7 +155,7 @@ def test_nobody_gets_in_without_the_token(monkeypatch: pytest.MonkeyPatch) -> No
     whole = coordinator.measure_mesh
 
     async def with_a_stranger(spec: Any, mesh: Any, **kwargs: Any) -> dict[str, Any]:
-        from netstack.errors import AuthenticationFailed
+        from netstack.base.errors import AuthenticationFailed
         from netstack.runtime.authentication import Secret
         from netstack.taskmanager.client import open_client
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.spark.spec import SparkSpec
-from netstack.errors import ConfigError
 from netstack.spark.session import open_session
 from netstack.spark.settings import SparkSettings
 

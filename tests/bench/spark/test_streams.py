@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.bench.spark.streams import StreamsSpec, measure_streams
-from netstack.errors import ConfigError
 
 pytestmark = [pytest.mark.java, pytest.mark.long, pytest.mark.xdist_group("spark")]
 

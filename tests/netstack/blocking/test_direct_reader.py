@@ -30,7 +30,7 @@ from netstack import (
     UserEvent,
     blocking,
 )
-from netstack.certificates import make_authority, make_host
+from netstack.base.tls.certificates import make_authority, make_host
 from netstack.runtime import pump
 
 from .conftest import PATIENCE_S, Background, Pair

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trio
 
+from netstack.base.errors import ConfigError, LocalProtocolError
 from netstack.blocking.portal import Portal
-from netstack.errors import ConfigError, LocalProtocolError
 
 left: list[str] = []
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from netstack.base.errors import LocalProtocolError
+from netstack.base.events import DataType
 from netstack.buffer.buffer import Buffer
-from netstack.errors import LocalProtocolError
-from netstack.events import DataType
 
 
 class Owner:

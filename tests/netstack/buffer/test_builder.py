@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from netstack.base.errors import LocalProtocolError
+from netstack.base.events import DataType
 from netstack.buffer.builder import BufferBuilder, BufferConsumer
 from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
-from netstack.errors import LocalProtocolError
-from netstack.events import DataType
 
 SIZE = 16
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from netstack.base.events import DataType
 from netstack.buffer.elements import EventBuffer
-from netstack.events import DataType
 
 # Events.
 

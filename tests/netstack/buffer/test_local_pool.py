@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from netstack.base.errors import LocalProtocolError, PoolDestroyed
 from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.buffer.segment import Segment
-from netstack.errors import LocalProtocolError, PoolDestroyed
 
 SIZE = 32
 

@@ -6,6 +6,8 @@ import pytest
 from trio.testing import MockClock
 
 from netstack import ChannelDescriptor, NetworkConfig, open_network
+from netstack.base.errors import ConfigError
+from netstack.base.ids import ResultPartitionType
 from netstack.buffer.requirements import (
     LANDING_SEGMENTS,
     GatePlan,
@@ -14,8 +16,6 @@ from netstack.buffer.requirements import (
     partition_buffers,
     required_buffers,
 )
-from netstack.errors import ConfigError
-from netstack.ids import ResultPartitionType
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
+from netstack.base.config import NetworkConfig
+from netstack.base.ids import ResultPartitionType
 from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.requirements import gate_buffers, partition_buffers
 from netstack.buffer.segment import Segment
-from netstack.config import NetworkConfig
-from netstack.ids import ResultPartitionType
 
 SIZE = 256
 

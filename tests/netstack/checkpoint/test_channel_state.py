@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from netstack.base.errors import LocalProtocolError
 from netstack.checkpoint.channel_state import ChannelState, ChannelStateCapture, ChannelStateStatistics
-from netstack.errors import LocalProtocolError
 
 A, B = ("words-0", 0), ("words-1", 0)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError, LocalProtocolError
+from netstack.base.events import Alignment, CheckpointBarrier
 from netstack.checkpoint.coordinator import CheckpointCoordinator
 from netstack.checkpoint.instructions import (
     Abort,
@@ -20,8 +22,6 @@ from netstack.checkpoint.instructions import (
     Trigger,
 )
 from netstack.checkpoint.snapshot import Manifest, TaskFile
-from netstack.errors import ConfigError, LocalProtocolError
-from netstack.events import Alignment, CheckpointBarrier
 
 JOB = [JobTask("source", 2), JobTask("map", 1, ("source",)), JobTask("sink", 1, ("map",))]
 ALL = [("map", 0), ("sink", 0), ("source", 0), ("source", 1)]

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from netstack.base.errors import CheckpointFenced, CheckpointStorageError
 from netstack.checkpoint.files import CheckpointFiles
 from netstack.checkpoint.snapshot import Manifest, TaskSnapshot
 from netstack.checkpoint.storage import CheckpointStorage, CompletedCheckpoint
-from netstack.errors import CheckpointFenced, CheckpointStorageError
 
 CREATED = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from netstack.base.errors import CheckpointError, ConfigError
 from netstack.checkpoint.recovery import Exchange, RecoveredTask, TaskPlan, recover, split_records
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.errors import CheckpointError, ConfigError
 from netstack.keygroups import canonical_key, key_group, operator_index
 from netstack.record.framing import frame
 

@@ -16,6 +16,7 @@ import msgpack
 import numpy as np
 import pytest
 
+from netstack.base.errors import CheckpointError, CheckpointStorageError, LocalProtocolError
 from netstack.checkpoint.snapshot import (
     Manifest,
     TaskFile,
@@ -26,7 +27,6 @@ from netstack.checkpoint.snapshot import (
     encode_snapshot,
     state_file_name,
 )
-from netstack.errors import CheckpointError, CheckpointStorageError, LocalProtocolError
 
 SNAPSHOT = TaskSnapshot("sink", 1, {"a": 1}, {("words-0", 1): b"in"}, {("out-1", 0): b"out", ("out-1", 1): b""})
 CREATED = datetime(2026, 11, 21, 17, 31, 5, 250_000, tzinfo=UTC)

@@ -18,11 +18,11 @@ from pathlib import Path
 import lz4.frame
 import pytest
 
+from netstack.base.errors import CheckpointError, CheckpointStorageError, ConfigError
 from netstack.checkpoint.files import CheckpointFiles
 from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.snapshot import Manifest, TaskFile, TaskSnapshot, encode_snapshot
 from netstack.checkpoint.storage import CheckpointStorage, RefusedCheckpoint
-from netstack.errors import CheckpointError, CheckpointStorageError, ConfigError
 
 CREATED = datetime(2026, 11, 21, tzinfo=UTC)
 TASKS = [("sink", 0), ("sink", 1), ("source", 0)]

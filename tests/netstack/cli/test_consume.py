@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import RecordError
 from netstack.cli.consume import RecordPayloads
 from netstack.cli.exchange import ChannelAccount
-from netstack.errors import RecordError
 from netstack.record.flink import (
     ByteArrayFormat,
     LatencyMarker,

@@ -18,12 +18,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError
 from netstack.cli import main
 from netstack.cli.consume import ConsumePlan, Consumption
 from netstack.cli.exchange import exchange_config, partition_named
 from netstack.cli.serve import ServePlan, Serving
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError
 
 PARTITION = "d0" * 16 + "00000000" + "e0" * 16 + "f0" * 16 + "0000000000000000"
 CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.cli import main
 from netstack.cli.job import load_job, load_stream_graph, parameters_of
-from netstack.errors import ConfigError
 from netstack.schedule.graph.stream_graph import StreamGraph
 
 MODULE = """

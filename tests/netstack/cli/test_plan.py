@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_exit_code_1(capsys: pytest.CaptureFixture[str]) ->
         ("/home/jobs/words.py:job", "give its module, such as words:job"),
         ("no_such_module:job", "cannot be loaded: No module named 'no_such_module'"),
         ("json:dumps", "cannot be called without arguments: missing a required argument: 'obj'"),
-        ("netstack.config:KIB", "is an int; give a StreamEnvironment"),
+        ("netstack.base.config:KIB", "is an int; give a StreamEnvironment"),
     ],
 )
 def test_what_is_no_job_is_exit_code_2(job: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

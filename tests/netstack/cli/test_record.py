@@ -12,8 +12,8 @@ import pytest
 import trio
 from page_jobs import cluster
 
+from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.cli import main
-from netstack.errors import ConfigError, ConnectionLost
 from netstack.web.recording import MAX_LINE_BYTES, VERSION, Recording, read_recording, recorded
 
 

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 from trio_runs import run_virtual
 
+from netstack.base.config import NetworkConfig
 from netstack.cli.serve import ServePlan, Serving
-from netstack.config import NetworkConfig
 
 CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0")
 PARTITION = "d0" * 60

@@ -8,10 +8,10 @@ import sys
 import click
 import pytest
 
+from netstack.base.version import __version__
 from netstack.bench.cli import cli as bench, main as bench_main
 from netstack.cli import cli as netstack, main as netstack_main
 from netstack.cli.suggestions import _MEANT, BENCH_COMMANDS
-from netstack.version import __version__
 
 MAINS = {"netstack": netstack_main, "netstack-bench": bench_main}
 OPTIONS = {

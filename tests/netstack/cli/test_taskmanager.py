@@ -18,10 +18,10 @@ import pytest
 import trio
 from adopter import RemoteGate, RemoteJob, RemotePartition, RemoteTask, adopt
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.cli import main
 from netstack.cli.taskmanager import read_config, taskmanager, taskmanager_config
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError, ConnectionLost
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.client import open_client
 from netstack.taskmanager.slot_processes import SlotProcesses

@@ -23,18 +23,18 @@ from page_jobs import cluster
 from rich.console import Console
 from trio.testing import MockClock
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost
+from netstack.base.transport import transport_for
 from netstack.cli import (
     main,
     top as _command,  # noqa: F401
 )
 from netstack.cli.top_jobs import JobManagerHistory
 from netstack.cli.top_view import TaskManagerHistory
-from netstack.config import NetworkConfig
-from netstack.errors import ConnectionLost
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager
 from netstack.taskmanager.service import TaskManager
-from netstack.transport import transport_for
 
 TOP = sys.modules["netstack.cli.top"]
 COMMAND = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "top"]

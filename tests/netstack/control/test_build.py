@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from netstack.base.errors import ConfigError
+from netstack.base.own_packages import OWN_PACKAGES
 from netstack.control.build import build_of, own_build
-from netstack.errors import ConfigError
-from netstack.own_packages import OWN_PACKAGES
 
 _numbers = itertools.count()
 FILES = {"__init__.py": "", "a.py": "x = 1\n", "deep/__init__.py": "", "deep/b.py": "y = 2\n"}

@@ -12,14 +12,14 @@ import trio.testing
 from trio.testing import MockClock
 from trio_runs import streams
 
+from netstack.base.errors import ConnectionLost, RemoteProtocolError, RequestRefused
+from netstack.base.transport import transport_for
 from netstack.control.build import own_build
 from netstack.control.codec import Message
 from netstack.control.frames import FrameStream, pack
 from netstack.control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial, full_build
 from netstack.control.messages import GREETING, VERSION, CloseJob, OperatorEvent, Refused
 from netstack.control.routing import read_route
-from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
-from netstack.transport import transport_for
 
 TIMEOUT_S = 9.0
 

@@ -9,6 +9,8 @@ import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
+from netstack.base.errors import ConfigError, RemoteProtocolError
+from netstack.base.text.bounded_msgpack import MAX_DOCUMENT_DEPTH as MAX_DEPTH
 from netstack.control.codec import LINE_CHARACTERS, TEXT_CHARACTERS, Message, check_plain
 from netstack.control.frames import MAX_FRAME_BYTES, pack, unpack
 from netstack.control.messages import (
@@ -22,8 +24,6 @@ from netstack.control.messages import (
     submissions,
 )
 from netstack.control.reports import CheckpointDeclined, JobClosed, JobRefused, SlotEnded, TaskFailed
-from netstack.documents import MAX_DOCUMENT_DEPTH as MAX_DEPTH
-from netstack.errors import ConfigError, RemoteProtocolError
 
 INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -9,6 +9,7 @@ from hypothesis import example, given, strategies as st
 from trio.testing import MockClock
 from trio_runs import run_virtual, streams
 
+from netstack.base.errors import ConfigError, ConnectionLost, RemoteProtocolError
 from netstack.control.routing import (
     CONTROL,
     DATA,
@@ -19,7 +20,6 @@ from netstack.control.routing import (
     read_route,
     write_route,
 )
-from netstack.errors import ConfigError, ConnectionLost, RemoteProtocolError
 
 JOB_ID = "0123456789abcdef"
 

@@ -13,6 +13,8 @@ from functools import partial
 import pytest
 import trio
 
+from netstack.base.errors import ConfigError, ConnectionLost
+from netstack.base.transport import Listener, transport_for
 from netstack.control import threaded
 from netstack.control.build import own_build
 from netstack.control.codec import Message
@@ -20,9 +22,7 @@ from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink, Greeting
 from netstack.control.messages import CloseJob, OperatorEvent
 from netstack.control.routing import read_route
 from netstack.control.threaded import ThreadedLink, open_threaded
-from netstack.errors import ConfigError, ConnectionLost
 from netstack.runtime.threads import background_tasks
-from netstack.transport import Listener, transport_for
 
 TIMEOUT_S = 0.6
 PATIENCE_S = 60.0

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from netstack.base.transport import transport_for
 from netstack.control.frames import pack, unpack
 from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink
 from netstack.control.messages import CODEC, GREETING, VERSION, OpenJob
 from netstack.control.routing import read_route, write_route
 from netstack.taskmanager.slot_settings import config_of
-from netstack.transport import transport_for
 
 SPEC = (Path(__file__).resolve().parents[3] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from netstack.base.events import DataType, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from netstack.buffer.buffer import Buffer
-from netstack.events import DataType, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from netstack.inbound.gate import InputChannel, SingleInputGate
 from netstack.inbound.statistics import ChannelStatistics
 from netstack.inbound.union import UnionInputGate

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from netstack.base.events import DataType
 from netstack.buffer.buffer import Buffer
-from netstack.events import DataType
 from netstack.inbound.capture import InputCapture, is_before
 
 

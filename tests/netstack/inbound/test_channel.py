@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from netstack.base.errors import ChannelFailed, ErrorCode, LocalProtocolError, ProducerFailed, RemoteProtocolError
+from netstack.base.events import (
+    Alignment,
+    CheckpointBarrier,
+    DataType,
+    EndOfData,
+    EndOfPartition,
+    UserEvent,
+    encode_event,
+)
+from netstack.base.ids import ChannelDescriptor
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.buffer.segment import Segment
-from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, ProducerFailed, RemoteProtocolError
-from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, UserEvent, encode_event
-from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import TRICKLE_BYTES, RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 

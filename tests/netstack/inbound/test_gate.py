@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from gate_stage import Stage, turns
 
-from netstack.errors import ConnectionLost, LocalProtocolError
-from netstack.events import EndOfData, UserEvent
+from netstack.base.errors import ConnectionLost, LocalProtocolError
+from netstack.base.events import EndOfData, UserEvent
 
 # Fairness.
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from netstack.base.errors import ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
+from netstack.base.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, encode_event
+from netstack.base.ids import ChannelDescriptor
 from netstack.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.errors import ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
-from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, encode_event
-from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel

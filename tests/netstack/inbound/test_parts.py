@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
+from netstack.base.events import DataType
 from netstack.buffer.buffer import Buffer
-from netstack.events import DataType
 from netstack.inbound.parts import CompressedBuffer, buffers_of
 
 

@@ -6,8 +6,7 @@ import zlib
 
 import pytest
 
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.errors import (
+from netstack.base.errors import (
     ChannelFailed,
     ConnectionLost,
     ErrorCode,
@@ -15,8 +14,9 @@ from netstack.errors import (
     ProducerFailed,
     RemoteProtocolError,
 )
-from netstack.events import DataType, EndOfPartition, UserEvent, encode_event
-from netstack.ids import ChannelDescriptor
+from netstack.base.events import DataType, EndOfPartition, UserEvent, encode_event
+from netstack.base.ids import ChannelDescriptor
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import CREDIT_PAIRS_A_FRAME, ChannelReceiver

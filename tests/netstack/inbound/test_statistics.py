@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
+from netstack.base.events import CheckpointBarrier, DataType, Event, UserEvent, data_type_of, encode_event
+from netstack.base.ids import ChannelDescriptor
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.events import CheckpointBarrier, DataType, Event, UserEvent, data_type_of, encode_event
-from netstack.ids import ChannelDescriptor
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel

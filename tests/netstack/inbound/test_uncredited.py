@@ -20,9 +20,9 @@ from netstack import (
     RecordWriter,
     open_network,
 )
+from netstack.base.errors import ConnectionLost
+from netstack.base.events import DataType, encode_event
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.errors import ConnectionLost
-from netstack.events import DataType, encode_event
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.uncredited import UncreditedReceiver

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gate_stage import Stage, turns
 
-from netstack.errors import LocalProtocolError
+from netstack.base.errors import LocalProtocolError
 from netstack.inbound.union import UnionInputGate
 
 # Unions.

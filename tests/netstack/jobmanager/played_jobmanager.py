@@ -9,14 +9,14 @@ from typing import Any
 
 import trio
 
+from netstack.base.errors import ConnectionLost
+from netstack.base.transport import transport_for
 from netstack.control.build import own_build
 from netstack.control.link import JOBMANAGER, ControlLink, full_build
 from netstack.control.messages import Answer, Ask, AskRefused
 from netstack.control.routing import read_route
-from netstack.errors import ConnectionLost
 from netstack.jobmanager.client import JobClient, open_job_client
 from netstack.runtime.threads import background_tasks
-from netstack.transport import transport_for
 
 JobManager = Callable[[ControlLink], Awaitable[None]]
 _numbers = itertools.count()

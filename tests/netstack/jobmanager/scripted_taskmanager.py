@@ -11,6 +11,8 @@ from typing import Any
 
 import trio
 
+from netstack.base.errors import ConnectionLost
+from netstack.base.events import CheckpointBarrier, decode_event
 from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.checkpoint.storage import CheckpointStorage
@@ -39,8 +41,6 @@ from netstack.control.reports import (
     TaskFinished,
     TaskStates,
 )
-from netstack.errors import ConnectionLost
-from netstack.events import CheckpointBarrier, decode_event
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager, open_jobmanager
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor

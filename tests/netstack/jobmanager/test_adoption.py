@@ -10,9 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from netstack.config import NetworkConfig
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.control.messages import AskDetails, OperatorEvent
-from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.job_record import JobRecord
 from netstack.jobmanager.service import JobManager, open_jobmanager

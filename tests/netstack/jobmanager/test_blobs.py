@@ -9,10 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from netstack.base.errors import ConnectionLost
 from netstack.control.codec import Message
 from netstack.control.messages import SLICE_BYTES
 from netstack.control.reports import BlobKept, FetchBlob
-from netstack.errors import ConnectionLost
 from netstack.jobmanager.blobs import BlobServer
 from netstack.jobmanager.store import JobStore
 from netstack.runtime.threads import in_thread

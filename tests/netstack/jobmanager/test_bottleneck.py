@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netstack.config import NetworkConfig
+from netstack.base.config import NetworkConfig
 from netstack.jobmanager.tuning import bottleneck_of, changed, measured, proposals
 from netstack.jobmanager.watch import CHANNEL_COLUMNS
 

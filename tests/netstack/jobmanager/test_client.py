@@ -12,10 +12,10 @@ import trio
 from played_jobmanager import answering, client_of, goes
 from trio.testing import MockClock
 
+from netstack.base.errors import ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
 from netstack.control.link import TASKMANAGER, ControlLink
 from netstack.control.messages import SLICE_BYTES, Answer, Ask, Refused
 from netstack.control.reports import JobClosed
-from netstack.errors import ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
 from netstack.jobmanager.client import JobClient, graph_of, open_job_client
 from netstack.jobmanager.shipping import zip_package
 from netstack.schedule.graph.stream_builder import StreamEnvironment

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.runtime.authentication import Secret
 

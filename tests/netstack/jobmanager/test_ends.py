@@ -13,11 +13,11 @@ import trio
 from scripted_taskmanager import Client, client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
+from netstack.base.errors import CheckpointStorageError
 from netstack.checkpoint.finals import NO_CHECKPOINT
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.control.reports import JobProgress
-from netstack.errors import CheckpointStorageError
 from netstack.jobmanager import checkpoints
 from netstack.jobmanager.store import JobStore
 from netstack.jobmanager.stored_files import JobStoreError

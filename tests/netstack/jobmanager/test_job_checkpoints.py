@@ -8,11 +8,11 @@ from typing import Any
 import trio
 import trio.testing
 
+from netstack.base.errors import CheckpointError
 from netstack.checkpoint.coordinator import CheckpointCoordinator
 from netstack.checkpoint.finals import NO_CHECKPOINT
 from netstack.checkpoint.instructions import CheckpointSettings, JobTask
 from netstack.checkpoint.snapshot import TaskFile
-from netstack.errors import CheckpointError
 from netstack.jobmanager.checkpoints import JobCheckpoints
 
 

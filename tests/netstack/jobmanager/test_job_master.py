@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 import trio
 
+from netstack.base.errors import LocalProtocolError
 from netstack.control.codec import Message
-from netstack.errors import LocalProtocolError
 from netstack.jobmanager.datasets import DatasetRecord
 from netstack.jobmanager.job_master import JobMaster
 from netstack.runtime.threads import in_thread

@@ -13,9 +13,9 @@ import trio
 from scripted_taskmanager import ScriptedTaskManager, client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
+from netstack.base.errors import ConfigError
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control.messages import CloseJob, TriggerCheckpoint
-from netstack.errors import ConfigError
 from netstack.jobmanager import queries
 from netstack.jobmanager.progress import checked_progress
 from netstack.jobmanager.slot_offers import ORDER_PATIENCE_S

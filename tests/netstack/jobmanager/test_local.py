@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import pytest
 
-from netstack.config import MIB, NetworkConfig
-from netstack.errors import ConfigError
+from netstack.base.config import MIB, NetworkConfig
+from netstack.base.errors import ConfigError
 from netstack.jobmanager import local
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.local import MEMORY_BYTES, memory_for, run_job

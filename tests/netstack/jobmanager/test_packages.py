@@ -11,10 +11,10 @@ import pytest
 import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 
+from netstack.base.errors import ConfigError
 from netstack.control.blob_answers import MAX_FETCHES
 from netstack.control.messages import BlobPart
 from netstack.control.reports import FetchBlob
-from netstack.errors import ConfigError
 from netstack.jobmanager.blobs import MAX_UPLOADS, UNUSED_S, Upload, Uploads
 from netstack.jobmanager.store import JobStore
 from netstack.schedule.graph.stream_builder import StreamEnvironment

@@ -12,9 +12,9 @@ import pytest
 from scripted_taskmanager import client, document, jobmanager
 from served_pages import ask, pipeline
 
+from netstack.base.errors import AuthenticationFailed, ConfigError, RequestRefused
 from netstack.control.link import CLIENT, TASKMANAGER, ControlLink, dial
 from netstack.control.messages import Refused
-from netstack.errors import AuthenticationFailed, ConfigError, RequestRefused
 from netstack.jobmanager.client import open_job_client, owner_key
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.datasets import DatasetRecord

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import CheckpointStorageError, ConfigError, StateMismatch
 from netstack.checkpoint.snapshot import Manifest, TaskSnapshot
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.errors import CheckpointStorageError, ConfigError, StateMismatch
 from netstack.jobmanager.savepoints import SavepointContents, adopt_savepoint, check_savepoint
 from netstack.schedule import StreamEnvironment
 from netstack.schedule.descriptors.information import EdgeId

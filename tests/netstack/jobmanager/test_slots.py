@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import LocalProtocolError
+from netstack.base.errors import LocalProtocolError
 from netstack.jobmanager.slots import ClusterSlots, SlotOffer
 from netstack.schedule.slots.slots import LoadBalanceMode, SlotDemand
 

@@ -13,7 +13,7 @@ import trio
 from scripted_taskmanager import at_once
 from trio.testing import MockClock
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import open_jobmanager
 from netstack.jobmanager.standby import LEASE_S, keep_folder, wait_for_folder

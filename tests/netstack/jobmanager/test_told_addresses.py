@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from scripted_taskmanager import jobmanager
 
-from netstack import certificates
+from netstack.base.errors import ConfigError, ConnectionLost, RequestRefused
+from netstack.base.tls import certificates
+from netstack.base.tls.tls_files import FOLDER_VARIABLE, dial_as, split_tls
 from netstack.control.link import TASKMANAGER, ControlLink, dial
 from netstack.control.messages import Refused
-from netstack.errors import ConfigError, ConnectionLost, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager
-from netstack.tls_files import FOLDER_VARIABLE, dial_as, split_tls
 
 PORT = "tcp://127.0.0.1:0"
 

@@ -7,7 +7,7 @@ import trio
 from played_jobmanager import JobManager, an_address, answering, goes, play
 from trio.testing import MockClock
 
-from netstack.errors import ConnectionLost, JobFailed, RequestRefused
+from netstack.base.errors import ConnectionLost, JobFailed, RequestRefused
 from netstack.jobmanager.client import JobResult, wait_for_job
 
 FINISHED = {"state": "finished", "reason": "", "results": {"show": {"0": [1]}}}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from netstack.buffer.buffer import Buffer
-from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.elements import EventBuffer
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.events import (
+from netstack.base.events import (
     Alignment,
     CheckpointBarrier,
     Event,
@@ -14,6 +10,10 @@ from netstack.events import (
     data_type_of,
     encode_event,
 )
+from netstack.buffer.buffer import Buffer
+from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.pools import NetworkBufferPool
 from netstack.outbound.subpartition import ResultSubpartition
 
 SIZE = 16

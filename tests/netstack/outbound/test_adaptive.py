@@ -22,8 +22,8 @@ from netstack import (
     RecordWriter,
     open_network,
 )
+from netstack.base.events import UserEvent, data_type_of, encode_event
 from netstack.buffer.elements import EventBuffer
-from netstack.events import UserEvent, data_type_of, encode_event
 from netstack.outbound.adaptive import BATCH_SHARE_BYTES
 from netstack.outbound.subpartition import LOCAL_CREDIT, ResultSubpartition
 from netstack.wire.credit import SendCredit

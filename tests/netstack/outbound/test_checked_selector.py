@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netstack import ChannelDescriptor, ChannelSelector, RecordReader, RecordWriter, open_network
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.outbound.checked_selector import CheckedSelector, checked
 from netstack.outbound.selector import CustomSelector, RebalanceSelector, RoundRobinSelector
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.events import CheckpointBarrier, DataType
+from netstack.base.events import CheckpointBarrier, DataType
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.credit_boost import BUSY_SHARES, CHECK_S, EXPECTED_BUFFERS

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from writer_stage import Stage
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.outbound.selector import CustomSelector
 
 FLINK = NetworkConfig.flink(memory_bytes=100 * 32 * 1024)

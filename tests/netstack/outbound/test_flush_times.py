@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from writer_stage import Stage
 
-from netstack.events import UserEvent
+from netstack.base.events import UserEvent
 from netstack.outbound.flush_times import EARLY_BURST, EARLY_PER_S, OVERSLEEP_S, TICKS
 from netstack.outbound.selector import CustomSelector
 from netstack.record.framing import frame

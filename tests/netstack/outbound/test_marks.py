@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from writer_stage import SIZE, Stage
 
-from netstack.events import DataType, UserEvent, encode_event
+from netstack.base.events import DataType, UserEvent, encode_event
 from netstack.outbound.selector import CustomSelector, RebalanceSelector
 
 TIMEOUT_S = 0.16

@@ -7,11 +7,11 @@ import itertools
 import pytest
 from partition_builders import open_builder
 
+from netstack.base.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
+from netstack.base.events import DataType, UserEvent, decode_event
+from netstack.base.ids import PartitionId, ResultPartitionType
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
-from netstack.events import DataType, UserEvent, decode_event
-from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.testing.scripted import VirtualHost
 from netstack.wire.codec_native import NativeCodec

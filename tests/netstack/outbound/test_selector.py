@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as nps
 
-from netstack.errors import ConfigError, LocalProtocolError, RecordError
+from netstack.base.errors import ConfigError, LocalProtocolError, RecordError
 from netstack.keygroups import default_max_parallelism, key_group, operator_index
 from netstack.outbound.selector import (
     BroadcastSelector,

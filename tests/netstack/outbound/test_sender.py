@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 from segments import allocate_segments
 
+from netstack.base.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
+from netstack.base.events import CheckpointBarrier, DataType, EndOfData, Event, UserEvent, data_type_of, encode_event
 from netstack.buffer.buffer import BufferSource, Notify
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.stored import Packaging
-from netstack.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
-from netstack.events import CheckpointBarrier, DataType, EndOfData, Event, UserEvent, data_type_of, encode_event
 from netstack.outbound.sender import ChannelSender
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec

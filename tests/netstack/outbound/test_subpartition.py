@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 from subpartition_stage import EVENT, UNALIGNED, Stage
 
-from netstack.buffer.builder import BufferBuilder
-from netstack.errors import LocalProtocolError
-from netstack.events import (
+from netstack.base.errors import LocalProtocolError
+from netstack.base.events import (
     Alignment,
     CheckpointBarrier,
     EndOfPartition,
     encode_event,
 )
+from netstack.buffer.builder import BufferBuilder
 
 ALIGNED = CheckpointBarrier(1)
 

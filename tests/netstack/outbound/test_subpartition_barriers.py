@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from subpartition_stage import EVENT, UNALIGNED, Stage
 
-from netstack.buffer.elements import BarrierBuffer
-from netstack.events import (
+from netstack.base.events import (
     Alignment,
     CheckpointBarrier,
     data_type_of,
     encode_event,
 )
+from netstack.buffer.elements import BarrierBuffer
 from netstack.wire.credit import SendCredit
 
 

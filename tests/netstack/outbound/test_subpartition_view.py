@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from subpartition_stage import EVENT, Stage
 
-from netstack.errors import LocalProtocolError
-from netstack.events import (
+from netstack.base.errors import LocalProtocolError
+from netstack.base.events import (
     EndOfData,
     encode_event,
 )

@@ -10,8 +10,8 @@ import pytest
 from record_streams import split_stream
 from writer_stage import SIZE, Refused, Stage
 
-from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
-from netstack.events import CheckpointBarrier, DataType, UserEvent
+from netstack.base.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
+from netstack.base.events import CheckpointBarrier, DataType, UserEvent
 from netstack.outbound.batches import LEND_BYTES, rows_of
 from netstack.outbound.selector import (
     BroadcastSelector,

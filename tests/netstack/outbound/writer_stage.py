@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from netstack.base.config import NetworkConfig
+from netstack.base.events import DataType
+from netstack.base.ids import PartitionId, ResultPartitionType
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.config import NetworkConfig
-from netstack.events import DataType
-from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import (
     ChannelSelector,

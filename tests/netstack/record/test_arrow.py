@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ConfigError, RecordError
+from netstack.base.errors import ConfigError, RecordError
 from netstack.record import arrow
 from netstack.record.arrow import ArrowFormat
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import RecordError
+from netstack.base.errors import RecordError
 from netstack.record.arrow import ArrowFormat
 from netstack.record.arrow_bounds import MAX_INFLATED_BYTES
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import RecordError
+from netstack.base.errors import RecordError
 from netstack.record.batches import BatchFormat, can_batch
 from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import FORMATS, format_named, rows_as_bytes

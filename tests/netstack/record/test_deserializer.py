@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from netstack.errors import ConfigError, LocalProtocolError, RecordError, SpillError
+from netstack.base.errors import ConfigError, LocalProtocolError, RecordError, SpillError
 from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import BytesFormat, Int64Format, RecordFormat, StrFormat
 from netstack.record.framing import LENGTH, MAX_RECORD_BYTES, frame

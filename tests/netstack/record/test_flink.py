@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ConfigError, RecordError
+from netstack.base.errors import ConfigError, RecordError
 from netstack.record.flink import (
     ByteArrayFormat,
     LatencyMarker,

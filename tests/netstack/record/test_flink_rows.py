@@ -15,8 +15,8 @@ import pytest
 from flink_schemas import plain_values, random_columns
 from hypothesis import given, strategies as st
 
+from netstack.base.errors import ConfigError, RecordError
 from netstack.bench.peers.flink import jar
-from netstack.errors import ConfigError, RecordError
 from netstack.record.flink_rows import KINDS, FlinkRows
 from netstack.record.flink_types import schema_of
 

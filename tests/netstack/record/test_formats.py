@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ConfigError, RecordError
+from netstack.base.errors import ConfigError, RecordError
 from netstack.record.formats import FORMATS, RecordFormat, format_named, rows_as_bytes
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

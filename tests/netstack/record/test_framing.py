@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from netstack.errors import RecordError
+from netstack.base.errors import RecordError
 from netstack.record import framing
 from netstack.record.framing import (
     BULK_LIMIT_BYTES,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from netstack.errors import ConfigError, LocalProtocolError, RecordError
+from netstack.base.errors import ConfigError, LocalProtocolError, RecordError
 from netstack.record.framing import BULK_LIMIT_BYTES, MAX_RECORD_BYTES, FramedBatch, frame, head_of
 from netstack.record.rows import RowDeserializer
 

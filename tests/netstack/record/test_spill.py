@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from netstack.errors import ConfigError, LocalProtocolError, SpillError
+from netstack.base.errors import ConfigError, LocalProtocolError, SpillError
 from netstack.record.spill import ATTEMPTS, FileSystem, SpillDirectory
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import RecordError
+from netstack.base.errors import RecordError
 from netstack.record.flink import ByteArrayFormat, StreamElementFormat, StreamRecord
 from netstack.record.formats import BytesFormat, format_named
 from netstack.record.stream_records import HEAD_BYTES, StreamRecords, with_heads, without_heads

@@ -10,12 +10,12 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from netstack.config import NetworkConfig
-from netstack.errors import (
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import (
     ConnectionLost,
 )
+from netstack.base.transport import ByteStream, transport_for
 from netstack.runtime.network_environment import NetworkEnvironment
-from netstack.transport import ByteStream, transport_for
 
 CONFIG = NetworkConfig(
     segment_size_bytes=256,

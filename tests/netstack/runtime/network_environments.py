@@ -10,8 +10,8 @@ from typing import Any
 import trio
 import trio.testing
 
-from netstack.config import NetworkConfig
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import NetworkConfig
+from netstack.base.ids import ChannelDescriptor
 from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.record_reader import RecordReader

@@ -8,13 +8,13 @@ import trio
 import trio.testing
 from segments import allocate_segments
 
+from netstack.base.errors import ConnectionLost
+from netstack.base.events import DataType
+from netstack.base.transport import ByteStream, Piece
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.segment import Segment
-from netstack.errors import ConnectionLost
-from netstack.events import DataType
 from netstack.runtime.pump import Pump
 from netstack.runtime.thread_visits import Visits
-from netstack.transport import ByteStream, Piece
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from netstack.wire.connection import Connection
 from netstack.wire.frames import Frame, Hello

@@ -13,10 +13,10 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from netstack.errors import AuthenticationFailed, ConfigError, NetstackError, Refusal
+from netstack.base.errors import AuthenticationFailed, ConfigError, NetstackError, Refusal
+from netstack.base.transport import ByteStream, Listener, transport_for
 from netstack.runtime.admission import Admission
 from netstack.runtime.authentication import Secret, prove_dialler
-from netstack.transport import ByteStream, Listener, transport_for
 
 SECRET = Secret(b"a secret of all who belong")
 OTHER = Secret(b"a secret of somebody else")

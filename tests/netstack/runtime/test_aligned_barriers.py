@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 from network_environments import CONFIG, settle, url
 from trio.testing import MockClock
 
-from netstack.errors import ChannelFailed, LocalProtocolError
-from netstack.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, UserEvent
-from netstack.ids import ChannelDescriptor
+from netstack.base.errors import ChannelFailed, LocalProtocolError
+from netstack.base.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, UserEvent
+from netstack.base.ids import ChannelDescriptor
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import ArrayReader, RecordReader
 from netstack.runtime.record_writer import RecordWriter

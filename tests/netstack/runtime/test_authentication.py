@@ -13,9 +13,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from netstack.errors import AuthenticationFailed, ConnectionLost, Refusal
+from netstack.base.errors import AuthenticationFailed, ConnectionLost, Refusal
+from netstack.base.transport import ByteStream, Piece, transport_for
 from netstack.runtime.authentication import Secret, prove_acceptor, prove_dialler
-from netstack.transport import ByteStream, Piece, transport_for
 from netstack.wire.codec_native import PROOF_MAGIC, PROTOCOL_VERSION, NativeCodec
 from netstack.wire.frames import Hello
 

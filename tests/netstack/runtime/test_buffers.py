@@ -7,9 +7,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from netstack.base.errors import InsufficientBuffers, PoolDestroyed
 from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.segment import Segment
-from netstack.errors import InsufficientBuffers, PoolDestroyed
 from netstack.runtime.buffers import wait_unpooled
 
 SIZE = 32

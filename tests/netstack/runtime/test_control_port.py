@@ -12,16 +12,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from netstack.base.errors import ConnectionLost, RequestRefused
+from netstack.base.transport import transport_for
 from netstack.control.codec import Plain
 from netstack.control.frames import unpack
 from netstack.control.link import CLIENT, QUESTION_CONTAINERS, ControlLink, Greeting, dial
 from netstack.control.messages import Ask
 from netstack.control.questions import Questions
-from netstack.errors import ConnectionLost, RequestRefused
 from netstack.runtime.admission import Admission
 from netstack.runtime.control_port import Answers, ControlPort, answer_questions
 from netstack.runtime.turns import FREE_SHARE, measure_with
-from netstack.transport import transport_for
 
 LOGGER = logging.getLogger("netstack.tests.port")
 FLOOD = 300

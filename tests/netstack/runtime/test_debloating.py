@@ -11,10 +11,10 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from netstack.base.config import NetworkConfig
+from netstack.base.events import DataType, EndOfPartition, encode_event
+from netstack.base.ids import ChannelDescriptor
 from netstack.buffer.buffer import Buffer
-from netstack.config import NetworkConfig
-from netstack.events import DataType, EndOfPartition, encode_event
-from netstack.ids import ChannelDescriptor
 from netstack.inbound.debloat import BufferDebloater
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.statistics import ChannelStatistics

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, ResultPartitionType, open_network
-from netstack.errors import ConfigError, NetstackError
+from netstack.base.errors import ConfigError, NetstackError
 from netstack.runtime.kept_partitions import DiskDriver
 from netstack.runtime.thread_visits import Visits
 

@@ -13,20 +13,20 @@ import trio.testing
 from endpoint_peers import CONFIG, assert_nothing_left, is_closed, peer, settle, url
 from trio.testing import MockClock
 
-from netstack.config import NetworkConfig
-from netstack.errors import (
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import (
     ConfigError,
     ConnectionLost,
     InsufficientBuffers,
     ProducerUnreachable,
     RemoteProtocolError,
 )
-from netstack.ids import ChannelDescriptor
+from netstack.base.ids import ChannelDescriptor
+from netstack.base.transport import ByteStream, transport_for
 from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.transport import ByteStream, transport_for
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from netstack.wire.frames import Frame, Goodbye, Hello
 

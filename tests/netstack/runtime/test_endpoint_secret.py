@@ -11,13 +11,14 @@ import trio.testing
 from endpoint_peers import CONFIG, assert_nothing_left, is_closed, peer, settle, url
 from trio.testing import MockClock
 
-from netstack.errors import (
+from netstack.base.errors import (
     AuthenticationFailed,
     ConnectionLost,
     Refusal,
     RemoteProtocolError,
 )
-from netstack.ids import ChannelDescriptor
+from netstack.base.ids import ChannelDescriptor
+from netstack.base.transport import ByteStream, Listener, transport_for
 from netstack.runtime.admission import Admission, AdmissionStatistics
 from netstack.runtime.authentication import Secret
 from netstack.runtime.handles import InputGate
@@ -25,7 +26,6 @@ from netstack.runtime.handshake import Handshake
 from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.transport import ByteStream, Listener, transport_for
 
 # With a shared secret.
 

@@ -10,16 +10,16 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from netstack.config import NetworkConfig
-from netstack.errors import ChannelFailed, ConfigError, ConnectionLost, ErrorCode, PartitionNotFound
-from netstack.events import CheckpointBarrier, Event, UserEvent
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ChannelFailed, ConfigError, ConnectionLost, ErrorCode, PartitionNotFound
+from netstack.base.events import CheckpointBarrier, Event, UserEvent
+from netstack.base.ids import ChannelDescriptor
+from netstack.base.transport import ByteStream, transport_for
 from netstack.record.flink import LongFormat, StreamElementFormat, StreamRecord, StringFormat, Watermark
 from netstack.runtime.authentication import Secret
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.transport import ByteStream, transport_for
 
 PARTITION = "d0" * 16 + "00000000" + "e0" * 16 + "f0" * 16 + "0000000000000000"
 CONFIG = NetworkConfig(

@@ -17,7 +17,7 @@ from netstack import (
     blocking,
     open_network,
 )
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 
 
 async def test_handles_of_another_module_are_refused() -> None:

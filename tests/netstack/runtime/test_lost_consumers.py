@@ -13,7 +13,7 @@ from network_environments import CONFIG, settle, url
 from trio.testing import MockClock
 
 from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, open_network
-from netstack.errors import ConsumerLost, LocalProtocolError, PoolDestroyed
+from netstack.base.errors import ConsumerLost, LocalProtocolError, PoolDestroyed
 from netstack.outbound.selector import CustomSelector
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter

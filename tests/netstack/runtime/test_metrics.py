@@ -10,8 +10,9 @@ import trio
 import trio.testing
 from trio_runs import run_virtual
 
-from netstack.config import NetworkConfig
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import NetworkConfig
+from netstack.base.ids import ChannelDescriptor
+from netstack.base.timing.waits import WaitStatistics
 from netstack.outbound.selector import BroadcastSelector
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.handles import InputGate
@@ -20,7 +21,6 @@ from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.runtime.statistics import NetworkStatistics
-from netstack.waits import WaitStatistics
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 RECORDS = 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.runtime.names import load
 
 

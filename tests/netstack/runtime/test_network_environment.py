@@ -13,14 +13,14 @@ import trio.testing
 from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, read_all, settle, url
 from trio.testing import MockClock
 
-from netstack.config import NetworkConfig
-from netstack.errors import (
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import (
     ConfigError,
     InsufficientBuffers,
     LocalProtocolError,
 )
-from netstack.events import UserEvent
-from netstack.ids import ChannelDescriptor
+from netstack.base.events import UserEvent
+from netstack.base.ids import ChannelDescriptor
 from netstack.outbound.selector import BroadcastSelector, CustomSelector
 from netstack.runtime.handles import UnionInputGate
 from netstack.runtime.network_environment import open_network

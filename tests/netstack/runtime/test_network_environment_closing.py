@@ -13,7 +13,7 @@ import trio.testing
 from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, settle, url
 from trio.testing import MockClock
 
-from netstack.errors import (
+from netstack.base.errors import (
     ConnectionLost,
     ConsumerLost,
     InsufficientBuffers,
@@ -23,13 +23,13 @@ from netstack.errors import (
     PoolDestroyed,
     RemoteProtocolError,
 )
-from netstack.ids import ChannelDescriptor
+from netstack.base.ids import ChannelDescriptor
+from netstack.base.transport import transport_for
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.runtime.network_environment import GOODBYE_GRACE_S, NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.transport import transport_for
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from netstack.wire.frames import Hello
 

@@ -11,10 +11,10 @@ import trio.testing
 from network_environments import channels, settle
 from trio.testing import MockClock
 
-from netstack.errors import (
+from netstack.base.errors import (
     ChannelFailed,
 )
-from netstack.events import Alignment, CheckpointBarrier, UserEvent
+from netstack.base.events import Alignment, CheckpointBarrier, UserEvent
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.record_reader import ArrayReader, RecordReader
 from netstack.runtime.record_writer import RecordWriter

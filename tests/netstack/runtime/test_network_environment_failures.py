@@ -11,8 +11,8 @@ import trio.testing
 from network_environments import CONFIG, assert_nothing_left, channels, read_all, settle, url
 from trio.testing import MockClock
 
-from netstack.config import NetworkConfig
-from netstack.errors import (
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import (
     ChannelFailed,
     ConfigError,
     ConsumerLost,
@@ -22,7 +22,7 @@ from netstack.errors import (
     PoolDestroyed,
     ProducerFailed,
 )
-from netstack.ids import ChannelDescriptor, ResultPartitionType
+from netstack.base.ids import ChannelDescriptor, ResultPartitionType
 from netstack.outbound.selector import BroadcastSelector, ChannelSelector, CustomSelector, RoundRobinSelector
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from netstack.base.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
+from netstack.base.ids import PartitionId, ResultPartitionType
 from netstack.buffer.buffer import BufferSource
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
-from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.runtime import partitions
 from netstack.runtime.partitions import PartitionRegistry

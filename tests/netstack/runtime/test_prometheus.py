@@ -17,10 +17,11 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError
-from netstack.ids import ChannelDescriptor
-from netstack.runtime import contained, prometheus
+from netstack.base import contained
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError
+from netstack.base.ids import ChannelDescriptor
+from netstack.runtime import prometheus
 from netstack.runtime.authentication import Secret
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.metrics import samples

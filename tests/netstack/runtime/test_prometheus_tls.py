@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import trio
 
-from netstack.certificates import make_authority, make_host
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError
+from netstack.base.tls.certificates import make_authority, make_host
 from netstack.runtime import prometheus
 from netstack.runtime.authentication import Secret
 from netstack.runtime.network_environment import open_network

@@ -11,9 +11,9 @@ from cutting import cut_lines
 from network_environments import assert_nothing_left, settle, url
 from trio.testing import MockClock
 
-from netstack.config import KIB, NetworkConfig
-from netstack.errors import ConnectionLost
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import KIB, NetworkConfig
+from netstack.base.errors import ConnectionLost
+from netstack.base.ids import ChannelDescriptor
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter

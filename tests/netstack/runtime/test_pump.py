@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pump_stage import CODEC, HELLO, Stage
 
+from netstack.base.errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
+from netstack.base.events import DataType
 from netstack.buffer.buffer import Buffer
-from netstack.errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
-from netstack.events import DataType
 from netstack.runtime.outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from netstack.wire.frames import AddCredit, ConnectionFailure, Goodbye
 

@@ -10,7 +10,7 @@ import trio.testing
 from pump_stage import CODEC, HELLO, Stage
 from trio.testing import MockClock
 
-from netstack.errors import ConnectionLost
+from netstack.base.errors import ConnectionLost
 from netstack.runtime.pump import DRAIN_S
 from netstack.wire.frames import AddCredit, Goodbye
 

@@ -13,7 +13,7 @@ from network_environments import CONFIG, channels, read_all, url
 from trio.testing import MockClock
 
 from netstack import NetworkEnvironment, RecordError, RecordReader, RecordWriter, open_network
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 
 MOST = 5000
 CONFIG = dataclasses.replace(CONFIG, max_record_bytes=MOST)

@@ -13,13 +13,21 @@ import trio.testing
 from hypothesis import given, strategies as st
 from trio.testing import MockClock
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError, LocalProtocolError, RecordError
+from netstack.base.events import (
+    CheckpointBarrier,
+    EndOfData,
+    EndOfPartition,
+    Event,
+    UserEvent,
+    data_type_of,
+    encode_event,
+)
+from netstack.base.ids import ChannelDescriptor
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError, LocalProtocolError, RecordError
-from netstack.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event
-from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.inbound.union import UnionInputGate

@@ -11,11 +11,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from netstack.base.errors import ConfigError, ConsumerLost, LocalProtocolError, PoolDestroyed, RecordError
+from netstack.base.events import DataType, EndOfData, UserEvent, decode_event
+from netstack.base.ids import PartitionId, ResultPartitionType
+from netstack.base.timing.deadlines import Deadlines
 from netstack.buffer.pools import NetworkBufferPool
-from netstack.deadlines import Deadlines
-from netstack.errors import ConfigError, ConsumerLost, LocalProtocolError, PoolDestroyed, RecordError
-from netstack.events import DataType, EndOfData, UserEvent, decode_event
-from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import RebalanceSelector
 from netstack.record.formats import RecordFormat

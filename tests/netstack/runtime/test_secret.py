@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.runtime.authentication import MAX_SECRET_BYTES, Secret
 
 SECRET = Secret(b"a secret of all who belong")

@@ -13,16 +13,16 @@ from cutting import CutLines, cut_lines
 from network_environments import assert_nothing_left, settle
 from trio.testing import MockClock
 
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError, ConnectionLost, ErrorCode, NetstackError
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError, ConnectionLost, ErrorCode, NetstackError
+from netstack.base.ids import ChannelDescriptor
+from netstack.base.transport import ByteStream, transport_for
 from netstack.runtime.authentication import Secret
 from netstack.runtime.handshake import Handshake
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.runtime.session_stream import SessionStream
-from netstack.transport import ByteStream, transport_for
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from netstack.wire.frames import (
     AddCredit,

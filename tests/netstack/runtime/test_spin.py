@@ -10,6 +10,7 @@ import trio
 from hypothesis import given, strategies as st
 from pump_stage import Stage
 
+from netstack.base.timing.wakeup import Signal
 from netstack.runtime import readiness
 from netstack.runtime.readiness import Readiness
 from netstack.runtime.spin import (
@@ -25,7 +26,6 @@ from netstack.runtime.spin import (
     WORKING_LIMIT_S,
     Spinner,
 )
-from netstack.wakeup import Signal
 
 LIMIT_S = 0.002
 LOOK_S = 0.000_002

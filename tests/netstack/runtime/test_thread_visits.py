@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
+from netstack.base.errors import LocalProtocolError, PoolDestroyed, RecordError
 from netstack.runtime.staying import Stay, staying_emitter
 from netstack.runtime.thread_visits import Visits
 

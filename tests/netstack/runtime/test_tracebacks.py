@@ -15,8 +15,8 @@ import pytest
 import trio
 from hypothesis import given, strategies as st
 
-from netstack.errors import ConfigError, DiskFull, OperatorFailed
-from netstack.runtime.causes import root_cause
+from netstack.base.causes import root_cause
+from netstack.base.errors import ConfigError, DiskFull, OperatorFailed
 from netstack.runtime.failure_report import (
     MAX_BYTES,
     MAX_ERRORS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore, OffloadRule
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import (

@@ -2,7 +2,7 @@ import pytest
 from job_shapes import job_of
 
 from netstack import ConfigError
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import DistributionPattern
 
 

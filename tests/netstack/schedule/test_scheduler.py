@@ -18,8 +18,8 @@ from played import (
     two_vertices,
 )
 
-from netstack.errors import ConfigError, LocalProtocolError
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import ConfigError, LocalProtocolError
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.schedule.events import (
     CancelJob,

@@ -6,8 +6,8 @@ import random
 
 from hypothesis import given, strategies as st
 
+from netstack.base.events import DataType
 from netstack.buffer.stored import compress
-from netstack.events import DataType
 from netstack.shuffle.compression import SAMPLE_EVERY, PageCompression, WriteCost, pays
 from netstack.shuffle.pages import PAGE_BYTES
 

@@ -14,14 +14,14 @@ import trio
 from trio.testing import trio_test
 
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter
-from netstack.errors import PartitionNotFound
-from netstack.ids import PartitionId, ResultPartitionType
+from netstack.base.errors import PartitionNotFound
+from netstack.base.ids import PartitionId, ResultPartitionType
+from netstack.base.scratch import remove_leftovers
+from netstack.base.transport import transport_for
 from netstack.runtime.handshake import Handshake
 from netstack.runtime.kept_partitions import KeptTogether
 from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on
-from netstack.scratch import remove_leftovers
 from netstack.shuffle.files import FOLDER_PREFIX, SealedFiles, ShuffleFolder, remove_files
-from netstack.transport import transport_for
 
 FOLDER = "netstack-shuffle-together"
 RECORDS = [b"%05d" % number * 40 for number in range(3000)]

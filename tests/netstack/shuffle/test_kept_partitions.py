@@ -19,8 +19,8 @@ import trio.lowlevel
 from trio.testing import trio_test
 
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
-from netstack.errors import ChannelFailed, DiskFull, PartitionDamaged, PartitionNotFound, ProducerFailed
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import ChannelFailed, DiskFull, PartitionDamaged, PartitionNotFound, ProducerFailed
+from netstack.base.ids import ResultPartitionType
 from netstack.outbound.selector import BroadcastSelector
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.shuffle.files import ShuffleFolder
@@ -342,7 +342,7 @@ async def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
     script = f"""
 import os, trio
 from netstack import NetworkConfig, RecordWriter, open_network
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 async def main():
     config = NetworkConfig(shuffle_directory={str(tmp_path)!r})
     async with open_network("tcp://127.0.0.1:0", config) as manager:

@@ -7,7 +7,7 @@ import datetime
 import pyarrow as pa
 import pytest
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.spark import driver
 from netstack.spark.boundary import numbers_for, spark_hash
 from netstack.spark.columns import PlainColumns

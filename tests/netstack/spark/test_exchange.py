@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from workers import listening, silent
 
-from netstack import build
-from netstack.errors import ConfigError
+from netstack.base import build
+from netstack.base.errors import ConfigError
 from netstack.keygroups import key_group, operator_index
 from netstack.spark import ExchangeStatistics, SparkFailed, exchange, plain_errors
 

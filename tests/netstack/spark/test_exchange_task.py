@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from netstack.errors import ConfigError, ProducerFailed
+from netstack.base.errors import ConfigError, ProducerFailed
 from netstack.keygroups import default_max_parallelism, key_group, operator_index
 from netstack.spark.barrier import BarrierTask, host_of
 from netstack.spark.exchange_statistics import ExchangeChannel, ExchangeStatistics, ExchangeTask

@@ -17,9 +17,9 @@ import jobworld
 import pytest
 from workers import listening, silent
 
+from netstack.base.errors import ConfigError, JobFailed, RequestRefused
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.cli import main
-from netstack.errors import ConfigError, JobFailed, RequestRefused
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings

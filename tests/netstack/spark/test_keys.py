@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import RecordError
+from netstack.base.errors import RecordError
 from netstack.keygroups import group_owners, key_group, operator_index, stable_hash
 from netstack.spark.keys import hash_column, hash_columns, owners_of
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 from workers import free_address
 
-from netstack.errors import CheckpointError, ConfigError, RecordError
+from netstack.base.errors import CheckpointError, ConfigError, RecordError
 from netstack.spark.consumer import StreamLocation, StreamPoller, read_epoch
 from netstack.spark.publish_rows import PublishRows
 from netstack.task.context import OperatorContext

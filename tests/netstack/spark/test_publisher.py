@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from netstack import blocking
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError, ConnectionLost, RecordError
-from netstack.ids import ChannelDescriptor
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError, ConnectionLost, RecordError
+from netstack.base.ids import ChannelDescriptor
 from netstack.record.arrow import PIECE_BYTES
 from netstack.record.flink_rows import FlinkRows
 from netstack.record.flink_types import schema_of

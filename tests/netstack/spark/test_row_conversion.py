@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from netstack.errors import ConfigError, RecordError
+from netstack.base.errors import ConfigError, RecordError
 from netstack.spark.columns import PlainColumns
 from netstack.spark.row_conversion import RowConverter
 from netstack.spark.source_options import Settings

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from netstack import build, compiled
+from netstack.base import build, compiled
+from netstack.base.own_packages import OWN_PACKAGES
 from netstack.control.build import own_build
-from netstack.own_packages import OWN_PACKAGES
 from netstack.spark.launcher import INSIDE, PACKAGES, Copy, installed, sources_digest, unpacked
 from netstack.spark.ship import archive_bytes, ship
 
-ROOT = Path(build.__file__).parents[1]
+ROOT = Path(build.__file__).parents[2]
 PROBE = """
 import netstack.bench.mesh.invokables
 from netstack import build
 from netstack.control.build import own_build
-from netstack.transport import transport_for
+from netstack.base.transport import transport_for
 print(netstack.__file__, netstack.bench.__file__, type(transport_for("tcp://127.0.0.1:0")).__module__)
 print(own_build(), build.kind)
 """
@@ -99,7 +99,7 @@ def test_an_installed_copy_that_is_the_drivers_is_taken(archive: Path) -> None:
 def test_of_another_copy_nothing_is_imported(archive: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(ROOT / "netstack", other / "netstack", ignore=shutil.ignore_patterns("__pycache__", "_compiled"))
-    with (other / "netstack/errors.py").open("a") as edited:
+    with (other / "netstack/base/errors.py").open("a") as edited:
         edited.write("# edited\n")
     places, builds = worker(archive, other)
     copy = tmp_path / f"netstack-copies-{os.getuid()}" / archive.stem
@@ -116,7 +116,8 @@ def test_a_copy_is_the_drivers_only_file_by_file_and_compiled_where_that_is(tmp_
     for package in packages:
         package.mkdir()
         (package / "__init__.py").write_text("")
-    shutil.copy(compiled.__file__, packages[0])
+    (packages[0] / "base").mkdir()
+    shutil.copy(compiled.__file__, packages[0] / "base")
     sources = sources_digest(packages)
     assert installed(Copy(sources, is_compiled=False), [str(tmp_path)]) == packages
     assert installed(Copy(sources, is_compiled=True), [str(tmp_path)]) is None  # nothing was compiled there

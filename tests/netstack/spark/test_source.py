@@ -20,7 +20,7 @@ from workers import free_address
 pytest.importorskip("pyspark")
 
 from netstack import blocking
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.spark.consumer import StreamLocation
 from netstack.spark.publisher import Publisher
 from netstack.spark.source import NetstackDataSource

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from netstack import blocking
-from netstack.errors import ConfigError, ConnectionLost, NetstackError
+from netstack.base.errors import ConfigError, ConnectionLost, NetstackError
 from netstack.spark.publisher import Publisher
 from netstack.spark.source_options import Settings
 from netstack.spark.stream_reader import EpochReader, Slice

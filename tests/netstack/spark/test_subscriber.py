@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 pytest.importorskip("pyspark")  # the writers' side is Spark's
 
-from netstack.errors import ConfigError, ConnectionLost, RemoteProtocolError, RequestRefused
+from netstack.base.errors import ConfigError, ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.runtime.authentication import Secret
 from netstack.spark.consumer import StreamLocation
 from netstack.spark.epoch_folder import Attempt, EpochFolder

@@ -11,11 +11,11 @@ from typing import Any
 import trio
 import trio.testing
 
+from netstack.base.config import NetworkConfig
+from netstack.base.events import Alignment, CheckpointBarrier
 from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.snapshot import Manifest, TaskFile
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.config import NetworkConfig
-from netstack.events import Alignment, CheckpointBarrier
 from netstack.runtime.names import load
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.schedule import StreamEnvironment, StreamGraph, generate_job

@@ -47,7 +47,7 @@ from task_functions import (
 from tasks import SMALL, Run, run_to_its_end, running
 from trio.testing import MockClock
 
-from netstack.errors import ConfigError, OperatorFailed, RecordError
+from netstack.base.errors import ConfigError, OperatorFailed, RecordError
 from netstack.keygroups import key_group, operator_index
 from netstack.schedule import ChainingStrategy, DataStream, StreamEnvironment, StreamSettings
 from netstack.schedule.descriptors.information import EdgeId, OutputInformation

@@ -30,11 +30,17 @@ from task_functions import (
 from tasks import Run, run_to_its_end, running
 from trio.testing import MockClock
 
+from netstack.base.errors import (
+    CheckpointError,
+    CheckpointStorageError,
+    OperatorFailed,
+    OperatorUnusable,
+    StateMismatch,
+)
 from netstack.checkpoint.finals import NO_CHECKPOINT, FinalStates
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.snapshot import TaskFile, TaskSnapshot
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.errors import CheckpointError, CheckpointStorageError, OperatorFailed, OperatorUnusable, StateMismatch
 from netstack.jobmanager.savepoints import SavepointContents, check_savepoint
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.descriptors.information import EdgeId

@@ -12,8 +12,8 @@ from task_functions import LEDGER, Collect, EmitsInCommit, SlowNumbers, SumsUp, 
 from tasks import run_to_its_end, running
 from trio.testing import MockClock
 
+from netstack.base.errors import CheckpointError, ConfigError
 from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.errors import CheckpointError, ConfigError
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task.commits import Commits
 

@@ -13,9 +13,9 @@ from task_functions import CLOCK, Collect, Indexed, as_array, indexed, numbers, 
 from tasks import run_to_its_end, running
 from trio.testing import MockClock
 
+from netstack.base.errors import ConfigError, StateMismatch
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.errors import ConfigError, StateMismatch
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task import iterable_source
 from netstack.task.chain_loop import TURN_S

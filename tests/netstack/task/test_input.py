@@ -8,13 +8,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from netstack.buffer.elements import BarrierBuffer, EventBuffer
-from netstack.buffer.lent import LentBuffer
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
-from netstack.config import NetworkConfig
-from netstack.errors import LocalProtocolError, RecordError, StateMismatch
-from netstack.events import (
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import LocalProtocolError, RecordError, StateMismatch
+from netstack.base.events import (
     Alignment,
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -26,7 +22,11 @@ from netstack.events import (
     data_type_of,
     encode_event,
 )
-from netstack.ids import ChannelDescriptor
+from netstack.base.ids import ChannelDescriptor
+from netstack.buffer.elements import BarrierBuffer, EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.pools import NetworkBufferPool
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.outbound.subpartition import ResultSubpartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.task.kept_dataset import KeptDataset, shares
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 
-from netstack.errors import ConfigError, RecordError, StateMismatch
+from netstack.base.errors import ConfigError, RecordError, StateMismatch
 from netstack.task import keyed_state
 from netstack.task.context import OperatorContext
 from netstack.task.gates import key_type_of

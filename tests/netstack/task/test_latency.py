@@ -14,10 +14,10 @@ from hypothesis import given, strategies as st
 from tasks import SMALL, Run, running
 from trio.testing import MockClock
 
-from netstack.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
-from netstack.events import UserEvent, decode_event
+from netstack.base.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
+from netstack.base.events import UserEvent, decode_event
+from netstack.base.timing.steady_clock import CLOCK_ID, steady_time
 from netstack.schedule import StreamEnvironment, StreamSettings
-from netstack.steady_clock import CLOCK_ID, steady_time
 from netstack.task import latency
 from netstack.task.latency import HISTORY, MERGED, TaskLatencies, merged_rows, summary_us
 
@@ -169,7 +169,7 @@ def test_the_steady_time_is_that_of_the_host_and_does_not_jump(monkeypatch: pyte
     monkeypatch.setattr(time, "time", lambda: 0.0)
     monkeypatch.setattr(time, "time_ns", lambda: 0)
     assert steady_time() >= before - 3600
-    command = "from netstack.steady_clock import CLOCK_ID; print(CLOCK_ID.hex())"
+    command = "from netstack.base.timing.steady_clock import CLOCK_ID; print(CLOCK_ID.hex())"
     other = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert bytes.fromhex(other.stdout) == CLOCK_ID, "processes of a host share the clock"
 

@@ -13,10 +13,10 @@ from task_functions import SlowNumbers
 from tasks import SMALL, run_to_its_end, running
 from trio.testing import MockClock
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import StateMismatch
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.config import NetworkConfig
-from netstack.errors import StateMismatch
 from netstack.jobmanager.savepoints import SavepointContents
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.graph.stream_builder import DataStream

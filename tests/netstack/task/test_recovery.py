@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 from job_shapes import job_graph
 
+from netstack.base.errors import StateMismatch
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.errors import StateMismatch
 from netstack.schedule.descriptors.information import JobInformation, TaskInformation
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.task.recovery import RestoredCheckpoint

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.schedule.graph.job_file import job_of, write_job
 from netstack.schedule.graph.job_generator import _source_size, generate_job
 from netstack.schedule.graph.job_graph import SourceSize

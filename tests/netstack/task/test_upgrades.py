@@ -12,9 +12,9 @@ from task_functions import Collect, Count, CountAtEnd, SlowNumbers, double, key_
 from tasks import Run, run_to_its_end, running
 from trio.testing import MockClock
 
+from netstack.base.errors import StateMismatch
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.errors import StateMismatch
 from netstack.jobmanager.savepoints import SavepointContents, check_savepoint
 from netstack.schedule import StreamEnvironment, StreamSettings, generate_job
 

@@ -8,14 +8,15 @@ from typing import Any, TypeVar
 
 import trio
 
+from netstack.base.errors import ConnectionLost
+from netstack.base.ids import ResultPartitionType
+from netstack.base.transport import Listener, transport_for
 from netstack.control.build import own_build
 from netstack.control.codec import Attempt, Message
 from netstack.control.link import JOBMANAGER, ControlLink, Greeting, full_build
 from netstack.control.messages import OpenJob, SubmitTasks
 from netstack.control.reports import JobOpened, JobProgress, TaskFailed, TaskFinished, TaskStates
 from netstack.control.routing import read_route
-from netstack.errors import ConnectionLost
-from netstack.ids import ResultPartitionType
 from netstack.schedule.descriptors.descriptors import (
     ExecutionAttemptId,
     InputGateDescriptor,
@@ -26,7 +27,6 @@ from netstack.schedule.descriptors.descriptors import (
 from netstack.schedule.descriptors.information import JobInformation, OperatorInformation, TaskInformation
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation, compress, partition_name
 from netstack.schedule.graph.job_graph import OperatorKind
-from netstack.transport import Listener, transport_for
 
 JOB = "00c0ffee00c0ffee"
 Kind = TypeVar("Kind")

@@ -10,9 +10,9 @@ from typing import final
 import pytest
 import trio
 
+from netstack.base.errors import ConfigError
 from netstack.control.messages import SLICE_BYTES
 from netstack.control.reports import FetchBlob
-from netstack.errors import ConfigError
 from netstack.schedule.descriptors.blob_store import BlobError
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation, compress

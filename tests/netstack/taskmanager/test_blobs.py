@@ -12,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
+from netstack.base.errors import ConnectionLost, RemoteProtocolError
 from netstack.control.blob_answers import AT_ONCE, MAX_FETCHES, BlobAnswers
 from netstack.control.codec import Message
 from netstack.control.link import MessageLink
 from netstack.control.messages import SLICE_BYTES, BlobPart, blob_parts
 from netstack.control.reports import BlobKept, FetchBlob
-from netstack.errors import ConnectionLost, RemoteProtocolError
 from netstack.schedule.descriptors.blob_store import BlobError, BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.taskmanager.blob_files import KeptBlob

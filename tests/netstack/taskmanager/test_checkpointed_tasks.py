@@ -10,11 +10,11 @@ from driverworld import JOB, Driver, listening, task
 from taskmanagerworld import taskmanager_open
 from trio.testing import MockClock
 
+from netstack.base.events import CheckpointBarrier, encode_event
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint
 from netstack.control.reports import CheckpointAcknowledged, TaskFinished
-from netstack.events import CheckpointBarrier, encode_event
 from netstack.schedule.descriptors.information import JobInformation, OperatorInformation, TaskInformation
 from netstack.schedule.graph.job_graph import OperatorKind
 

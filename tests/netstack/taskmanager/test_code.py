@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack.control.build import build_of
-from netstack.errors import ConfigError
 from netstack.schedule.descriptors.blob_store import BlobError
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.taskmanager import code

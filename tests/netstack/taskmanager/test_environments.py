@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.config import NetworkConfig
+from netstack.base.config import NetworkConfig
 from netstack.taskmanager.environments import network_of_job
 
 

@@ -17,16 +17,16 @@ from trio.testing import MockClock
 from trio_runs import run_virtual
 
 from netstack import __version__
-from netstack.config import NetworkConfig
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConnectionLost, RemoteProtocolError, RequestRefused
+from netstack.base.transport import ByteStream, transport_for
 from netstack.control.build import own_build
 from netstack.control.frames import FrameStream, pack
 from netstack.control.messages import GREETING, VERSION
 from netstack.control.routing import CONTROL, DATA, write_route
-from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.job_scope import EARLY_BYTES
 from netstack.taskmanager.service import TaskManager
-from netstack.transport import ByteStream, transport_for
 
 ROUTE = CONTROL + bytes(16)
 HELLO = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "jobmanager", {}])

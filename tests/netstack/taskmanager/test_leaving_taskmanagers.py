@@ -24,7 +24,7 @@ from taskmanagerworld import (
 )
 from trio.testing import MockClock
 
-from netstack.errors import (
+from netstack.base.errors import (
     ConnectionLost,
     NetstackError,
     RequestRefused,

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from trio.testing import MockClock
 from trio_runs import run_virtual
 
-from netstack.errors import ConfigError, RequestRefused
+from netstack.base.errors import ConfigError, RequestRefused
 from netstack.taskmanager.memory import TaskMemory
 
 MEMORY = 100

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from netstack.base.errors import AuthenticationFailed, ConnectionLost
+from netstack.base.transport import ByteStream, Listener, transport_for
 from netstack.control.routing import SHARED, write_route
-from netstack.errors import AuthenticationFailed, ConnectionLost
 from netstack.runtime.authentication import Secret
 from netstack.runtime.handshake import Handshake
 from netstack.taskmanager import neighbours
@@ -21,7 +22,6 @@ from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.neighbours import Neighbours
 from netstack.taskmanager.runner import open_taskmanager
 from netstack.testing.stream_pairs import receive, send_all
-from netstack.transport import ByteStream, Listener, transport_for
 from netstack.transports import shm
 from netstack.transports._sockets import SocketStream
 from netstack.transports.shm import unsupported

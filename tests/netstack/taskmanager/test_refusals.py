@@ -27,24 +27,24 @@ from taskmanagerworld import (
 )
 from trio.testing import MockClock
 
-from netstack.config import NetworkConfig
-from netstack.control import link as link_module
-from netstack.control.build import own_build
-from netstack.control.frames import FrameStream
-from netstack.control.link import CLIENT, ControlLink, full_build
-from netstack.control.messages import GREETING, VERSION, CloseJob, Refused
-from netstack.control.routing import write_route
-from netstack.errors import (
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import (
     AuthenticationFailed,
     ConfigError,
     ConnectionLost,
     RemoteProtocolError,
     RequestRefused,
 )
+from netstack.base.transport import is_private, transport_for
+from netstack.control import link as link_module
+from netstack.control.build import own_build
+from netstack.control.frames import FrameStream
+from netstack.control.link import CLIENT, ControlLink, full_build
+from netstack.control.messages import GREETING, VERSION, CloseJob, Refused
+from netstack.control.routing import write_route
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager
-from netstack.transport import is_private, transport_for
 
 # -------------------------------------------------------------------------------------------------- what is refused
 

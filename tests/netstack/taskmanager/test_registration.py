@@ -15,6 +15,7 @@ from driverworld import JOB, Driver, information_of, listening, produces, reads,
 from taskmanagerworld import taskmanager_open, tasks_of, until
 from trio.testing import MockClock
 
+from netstack.base.events import CheckpointBarrier, encode_event
 from netstack.control.link import TASKMANAGER
 from netstack.control.messages import (
     CancelTasks,
@@ -36,7 +37,6 @@ from netstack.control.reports import (
     TaskFailed,
     TaskFinished,
 )
-from netstack.events import CheckpointBarrier, encode_event
 from netstack.schedule.descriptors.blob_store import BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.information import JobInformation
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, compress

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from netstack.errors import RemoteProtocolError
+from netstack.base.errors import RemoteProtocolError
 from netstack.schedule.descriptors.descriptors import ExecutionAttemptId, TaskDeploymentDescriptor
 from netstack.taskmanager.relay import place_of
 from netstack.taskmanager.slot_child import how_ended

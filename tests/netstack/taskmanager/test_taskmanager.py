@@ -24,13 +24,13 @@ from taskmanagerworld import (
 )
 from trio.testing import MockClock
 
-from netstack.config import NetworkConfig
-from netstack.control.codec import Plain
-from netstack.errors import (
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import (
     ConfigError,
     RemoteProtocolError,
     RequestRefused,
 )
+from netstack.control.codec import Plain
 from netstack.taskmanager.client import open_client
 from netstack.taskmanager.service import TaskManager
 

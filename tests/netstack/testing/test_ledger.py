@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from netstack.events import UserEvent
+from netstack.base.events import UserEvent
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.outbound.selector import CustomSelector
 from netstack.outbound.writer import PartitionWriter

@@ -20,12 +20,13 @@ import trio
 from hypothesis import given, strategies as st
 from tool_modules import load_tool
 
+from netstack.base.errors import ConnectionLost
+from netstack.base.transport import ByteStream, provided, transport_for
 from netstack.bench import simulate as command
 from netstack.bench.cli import main
 from netstack.bench.simulate import Campaign
 from netstack.control.codec import Message
 from netstack.control.reports import TaskFinished
-from netstack.errors import ConnectionLost
 from netstack.jobmanager.job_master import JobMaster
 from netstack.task.recovery import RestoredCheckpoint, RestoredTask
 from netstack.testing.simulate import faults, user
@@ -57,7 +58,6 @@ from netstack.testing.simulate.scenario import (
 )
 from netstack.testing.simulate.situations import SITUATIONS, missing
 from netstack.testing.simulate.worker import shrink
-from netstack.transport import ByteStream, provided, transport_for
 
 PLAYED: dict[str, Any] = {"line": "", "failure": "", "clock_s": 1.0, "deaths": 0, "faults": 0, "situations": {}}
 

@@ -12,8 +12,8 @@ from page_attacks import ATTACKS, attack
 from scripted_taskmanager import jobmanager
 from served_pages import ask, running
 
+from netstack.base import contained
 from netstack.jobmanager.metrics import CATALOGUE, statistics
-from netstack.runtime import contained
 from netstack.runtime.metrics import samples
 from netstack.web.http1 import MAX_CONNECTIONS, HttpServer
 from netstack.web.serve import open_web

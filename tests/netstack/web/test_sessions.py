@@ -14,9 +14,9 @@ import trio
 from scripted_taskmanager import jobmanager
 from served_pages import running
 
-from netstack import certificates
+from netstack.base.errors import ConfigError
+from netstack.base.tls import certificates
 from netstack.cli import main
-from netstack.errors import ConfigError
 from netstack.runtime.authentication import Secret
 from netstack.web.serve import open_web
 from netstack.web.sessions import COOKIE, MAX_SESSIONS, SESSION_S, Sessions

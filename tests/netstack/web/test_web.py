@@ -11,10 +11,10 @@ import trio
 from scripted_taskmanager import Client, ScriptedTaskManager, client, document, jobmanager, taskmanager
 from served_pages import ask, pipeline, running
 
+from netstack.base.errors import ConfigError
 from netstack.control.details import INPUT_COLUMNS
 from netstack.control.messages import AskDetails
 from netstack.control.reports import Statistics
-from netstack.errors import ConfigError
 from netstack.runtime.authentication import Secret
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.web import flink

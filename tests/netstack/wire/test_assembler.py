@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 from segments import allocate_segments
 
+from netstack.base.errors import ErrorCode, RemoteProtocolError
+from netstack.base.events import DataType
 from netstack.buffer.segment import Segment
-from netstack.errors import ErrorCode, RemoteProtocolError
-from netstack.events import DataType
 from netstack.wire.assembler import SMALL_BYTES, STAGING_BYTES, FrameAssembler
 from netstack.wire.codec_native import NOT_SENT, NativeCodec
 from netstack.wire.frames import AddCredit, Frame, Goodbye, Ping

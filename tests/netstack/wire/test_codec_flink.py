@@ -11,9 +11,8 @@ from flink_frames import composite, deflate
 from hypothesis import given, strategies as st
 from segments import allocate_segments
 
-from netstack.buffer.segment import Segment
-from netstack.errors import ConfigError, ErrorCode, LocalProtocolError, RemoteProtocolError
-from netstack.events import (
+from netstack.base.errors import ConfigError, ErrorCode, LocalProtocolError, RemoteProtocolError
+from netstack.base.events import (
     Alignment,
     CheckpointBarrier,
     DataType,
@@ -24,6 +23,7 @@ from netstack.events import (
     decode_event,
     encode_event,
 )
+from netstack.buffer.segment import Segment
 from netstack.wire import flink_channels, flink_events
 from netstack.wire.assembler import FrameAssembler
 from netstack.wire.codec import FrameKind, Inflate

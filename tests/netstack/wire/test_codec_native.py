@@ -7,8 +7,8 @@ import struct
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ErrorCode, RemoteProtocolError
-from netstack.events import DataType
+from netstack.base.errors import ErrorCode, RemoteProtocolError
+from netstack.base.events import DataType
 from netstack.wire.codec import FrameKind
 from netstack.wire.codec_native import MAGIC, MAX_TEXT_BYTES, NOT_SENT, Kind, NativeCodec, explain_foreign_bytes
 from netstack.wire.frames import (

@@ -11,13 +11,13 @@ from hypothesis import assume, given, strategies as st
 from partition_builders import open_builder
 from segments import allocate_segments
 
+from netstack.base.errors import ChannelFailed, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
+from netstack.base.events import DataType
+from netstack.base.ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from netstack.buffer.buffer import Buffer, BufferSource, Notify
 from netstack.buffer.pools import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.buffer.stored import Packaging
-from netstack.errors import ChannelFailed, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
-from netstack.events import DataType
-from netstack.ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from netstack.base.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from netstack.inbound.channel_buffers import ReceiveCredit
 from netstack.wire.credit import MAX_CREDIT, SendCredit
 

@@ -10,7 +10,7 @@ import pytest
 from flink_frames import deflate
 from hypothesis import given, strategies as st
 
-from netstack.errors import ErrorCode, RemoteProtocolError
+from netstack.base.errors import ErrorCode, RemoteProtocolError
 from netstack.wire.flink_compression import inflate
 
 DATA = bytes(range(16)) * 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ErrorCode, RemoteProtocolError
-from netstack.events import (
+from netstack.base.errors import ErrorCode, RemoteProtocolError
+from netstack.base.events import (
     Alignment,
     CancelCheckpointMarker,
     CheckpointBarrier,

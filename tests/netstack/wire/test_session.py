@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import RemoteProtocolError
+from netstack.base.errors import RemoteProtocolError
 from netstack.wire.session import MERGED_BYTES, SentBytes, Session
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from netstack.scratch import scratch_folder
+from netstack.base.scratch import scratch_folder
 
 from ...pair import Progress
 from ...processes import MeasurementFailed

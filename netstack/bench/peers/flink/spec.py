@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from netstack.errors import ConfigError
-from netstack.units import format_duration, format_size
+from netstack.base.errors import ConfigError
+from netstack.base.units import format_duration, format_size
 
 from ...spec import RunSpec, constants_of
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from netstack.base.events import Alignment, CheckpointBarrier
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
-from netstack.events import Alignment, CheckpointBarrier
 
 MS = 1_000_000
 

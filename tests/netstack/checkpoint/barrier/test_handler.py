@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import LocalProtocolError
 from netstack.checkpoint.barrier import AlignmentStatistics, BarrierHandler
-from netstack.errors import LocalProtocolError
 
 MS = 1_000_000
 

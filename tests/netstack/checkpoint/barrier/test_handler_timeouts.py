@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from netstack.base.events import Alignment
 from netstack.checkpoint.barrier import AlignmentStatistics, BarrierHandler
-from netstack.events import Alignment
 
 MS = 1_000_000
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import LocalProtocolError
+from netstack.base.events import Alignment
 from netstack.checkpoint.barrier import BarrierHandler
-from netstack.errors import LocalProtocolError
-from netstack.events import Alignment
 
 MS = 1_000_000
 

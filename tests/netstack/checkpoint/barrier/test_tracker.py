@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import LocalProtocolError
 from netstack.checkpoint.barrier import AlignmentStatistics, BarrierTracker
 from netstack.checkpoint.barrier.tracker import MAX_PENDING
-from netstack.errors import LocalProtocolError
 
 MS = 1_000_000
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.schedule.descriptors.blob_store import (
     BlobError,
     BlobKind,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from netstack.errors import LocalProtocolError
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import LocalProtocolError
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore, Offloader, OffloadRule
 from netstack.schedule.descriptors.deployment import Deployment
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor

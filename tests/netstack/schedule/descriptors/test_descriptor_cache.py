@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.errors import LocalProtocolError
+from netstack.base.errors import LocalProtocolError
 from netstack.schedule.descriptors.blob_store import (
     BlobError,
     BlobStore,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from netstack.errors import LocalProtocolError, RemoteProtocolError
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import LocalProtocolError, RemoteProtocolError
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.descriptors.descriptors import (
     BlobKey,
     ExecutionAttemptId,

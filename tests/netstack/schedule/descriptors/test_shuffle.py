@@ -8,8 +8,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from netstack.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from netstack.ids import ChannelDescriptor, ResultPartitionType
+from netstack.base.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from netstack.base.ids import ChannelDescriptor, ResultPartitionType
 from netstack.schedule.descriptors.shuffle import (
     UNKNOWN,
     ShuffleDescriptors,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from netstack.errors import LocalProtocolError
+from netstack.base.errors import LocalProtocolError
 from netstack.schedule.execution import ExecutionInput, Executions, ExecutionState
 from netstack.schedule.structures import index_array
 

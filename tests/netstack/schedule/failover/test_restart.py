@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.schedule.failover.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 
 

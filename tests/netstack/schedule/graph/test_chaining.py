@@ -7,7 +7,7 @@ import itertools
 import pytest
 from job_shapes import job_graph
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.schedule.graph.chaining import Chaining
 from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from job_shapes import job_graph
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.schedule.graph.job_file import check, job_file_schema, read_job
 from netstack.schedule.graph.job_graph import ResourceProfile
 from netstack.schedule.graph.stream_graph import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from netstack.errors import ConfigError
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import ConfigError
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 
 A, B = JobVertex("a", 2), JobVertex("b", 3)

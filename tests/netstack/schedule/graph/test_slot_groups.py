@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from job_shapes import job_graph
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.schedule.graph.job_graph import JobGraph, ResourceProfile
 from netstack.schedule.graph.slot_groups import inherited_group, logical_regions, required_slots, slots_by_group
 from netstack.schedule.graph.stream_builder import StreamEnvironment

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from netstack.errors import ConfigError
-from netstack.function_names import name_of
+from netstack.base.errors import ConfigError
+from netstack.base.function_names import name_of
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import (
     UNSET,
@@ -163,8 +163,8 @@ def test_edges_that_cannot_be() -> None:
 )
 def test_a_program_that_is_run_is_named_by_its_file(words: list[str], name: str, tmp_path: Path) -> None:
     program = (
-        "from netstack.errors import ConfigError\n"
-        "from netstack.function_names import name_of\n"
+        "from netstack.base.errors import ConfigError\n"
+        "from netstack.base.function_names import name_of\n"
         "def split(): ...\n"
         "try:\n    print(name_of(split))\n"
         "except ConfigError as error:\n    print(error)\n"

@@ -1,7 +1,7 @@
 import pytest
 
 from netstack import ConfigError
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import (
     UNDECIDED,
     Dataset,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from netstack.errors import ConfigError
+from netstack.base.errors import ConfigError
 from netstack.schedule.graph.job_graph import JobGraph, JobVertex, SlotSharingGroup
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slot_sharing import FixedPlacement

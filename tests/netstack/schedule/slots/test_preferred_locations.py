@@ -1,4 +1,4 @@
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.slots.shared_slots import InputLocations, InputPreferences, preferred_locations
 from netstack.schedule.slots.slots import Location

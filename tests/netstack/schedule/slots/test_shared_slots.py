@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from netstack import LocalProtocolError
-from netstack.ids import ResultPartitionType
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import (
     UNDECIDED,
     UNKNOWN_PROFILE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.errors import LocalProtocolError
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import LocalProtocolError
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import (
     ANY_PROFILE,
     Dataset,

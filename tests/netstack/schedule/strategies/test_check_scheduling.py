@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.errors import ConfigError
-from netstack.ids import ResultPartitionType
+from netstack.base.errors import ConfigError
+from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.strategies.scheduling_types import SchedulingType, check_scheduling
 

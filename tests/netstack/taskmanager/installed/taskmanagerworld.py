@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from adopter import Adopter, Ended, Failed, RemoteGate, RemoteJob, RemotePartition, RemoteTask, Said, adopt
 
-from netstack.config import NetworkConfig
+from netstack.base.config import NetworkConfig
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.client import open_client
 from netstack.taskmanager.config import TaskManagerConfig

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from netstack.errors import ConfigError
-from netstack.transport import ByteStream, Transport, transport_for
+from netstack.base.errors import ConfigError
+from netstack.base.transport import ByteStream, Transport, transport_for
 
 
 @pytest.mark.parametrize("url", ["tcp://127.0.0.1:0", "unix:///x", "memory://x"])

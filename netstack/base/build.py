@@ -68,7 +68,7 @@ def _choose(package: Path) -> str | None:
     return None
 
 
-reason: Final = _choose(Path(__file__).resolve().parent)
+reason: Final = _choose(Path(__file__).resolve().parents[1])
 """Why the data path runs in Python; None when it is compiled."""
 
 kind: Final = "compiled" if reason is None else "python"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from netstack.wakeup import Signal
+from netstack.base.timing.wakeup import Signal
 
 
 async def test_wake_reaches_all_who_wait_and_is_not_kept() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .errors import ConfigError, ErrorCode, RemoteProtocolError
-from .safe_text import safe_repr
+from .text.safe_text import safe_repr
 
 
 class DataType(enum.IntEnum):

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.safe_text import safe_error, safe_repr, safe_text, type_text
+from netstack.base.text.safe_text import safe_error, safe_repr, safe_text, type_text
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from netstack.config import KIB, MIB, NetworkConfig
-from netstack.errors import ConfigError
+from netstack.base.config import KIB, MIB, NetworkConfig
+from netstack.base.errors import ConfigError
 
 
 def test_the_defaults() -> None:

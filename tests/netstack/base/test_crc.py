@@ -6,7 +6,7 @@ import zlib
 
 from hypothesis import given, strategies as st
 
-from netstack.crc import crc32
+from netstack.base.crc import crc32
 
 
 @given(st.binary(max_size=5000), st.integers(0, 0xFFFFFFFF), st.integers(0, 64))

@@ -6,8 +6,8 @@ import inspect
 
 import pytest
 
-from netstack import errors
-from netstack.errors import (
+from netstack.base import errors
+from netstack.base.errors import (
     ChannelFailed,
     ConfigError,
     ErrorCode,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
-from .safe_text import error_text
+from .text.safe_text import error_text
 
 
 class ErrorCode(enum.IntEnum):

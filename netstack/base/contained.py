@@ -13,9 +13,9 @@ from typing import Final
 
 import trio
 
-from ..limited_log import LimitedLog
-from ..safe_text import safe_error
 from .causes import root_cause
+from .text.limited_log import LimitedLog
+from .text.safe_text import safe_error
 
 RESTART_PAUSE_S: Final = 1.0
 """The pause before a failed server is started again."""

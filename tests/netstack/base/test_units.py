@@ -5,8 +5,8 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ConfigError
-from netstack.units import (
+from netstack.base.errors import ConfigError
+from netstack.base.units import (
     format_count,
     format_duration,
     format_latency,

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from netstack.alarm import Alarm
+from netstack.base.timing.alarm import Alarm
 
 
 async def test_it_wakes_not_before_its_time_and_at_once_after_it() -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from netstack.waits import WaitMeter, WaitStatistics
+from netstack.base.timing.waits import WaitMeter, WaitStatistics
 
 
 def wait(meter: WaitMeter, begin: float, end: float) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from netstack.base.config import NetworkConfig
+from netstack.base.errors import ConfigError
 from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.config import NetworkConfig
-from netstack.errors import ConfigError
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.graph.settings import AdaptiveSettings, CutSettings, RestartSettings, SpeculationSettings

@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, urlsplit
 import trio
 
 from .errors import ConfigError
-from .safe_text import safe_repr
+from .text.safe_text import safe_repr
 
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 

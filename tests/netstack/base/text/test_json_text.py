@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.json_text import MAX_DEPTH, json_text, shortened
+from netstack.base.text.json_text import MAX_DEPTH, json_text, shortened
 
 PLAIN = st.recursive(
     st.none()

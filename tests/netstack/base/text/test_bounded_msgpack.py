@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.documents import MAX_DOCUMENT_DEPTH, unpack_document
+from netstack.base.text.bounded_msgpack import MAX_DOCUMENT_DEPTH, unpack_document
 
 documents = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, final
 from urllib.parse import parse_qsl, urlencode
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 LOGGER: Final = logging.getLogger("netstack")
 PREFIX: Final = "tls+"

@@ -10,8 +10,8 @@ import trio.testing
 from trio.testing import MockClock
 from trio_runs import PATIENCE_S
 
-from netstack.alarm import Alarm
-from netstack.deadlines import Deadlines
+from netstack.base.timing.alarm import Alarm
+from netstack.base.timing.deadlines import Deadlines
 
 
 async def test_deadlines_are_called_in_order_each_at_its_time(autojump_clock: MockClock) -> None:

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from netstack.scratch import scratch_folder
+from netstack.base.scratch import scratch_folder
 
 _HOLD = """
 import sys
-from netstack.scratch import folder_until_exit
+from netstack.base.scratch import folder_until_exit
 print(folder_until_exit("netstack-test-"), flush=True)
 sys.stdin.read()
 """

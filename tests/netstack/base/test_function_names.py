@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from netstack.errors import ConfigError
-from netstack.function_names import name_of
+from netstack.base.errors import ConfigError
+from netstack.base.function_names import name_of
 
 
 def _main(file: str | None, monkeypatch: pytest.MonkeyPatch, name: str = "__main__") -> ModuleType:

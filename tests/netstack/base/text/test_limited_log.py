@@ -7,7 +7,7 @@ import logging
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.limited_log import LimitedLog
+from netstack.base.text.limited_log import LimitedLog
 
 
 class Lines(logging.Handler):

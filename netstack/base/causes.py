@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import trio
 
-from ..errors import ChannelFailed, ConnectionLost, ConsumerLost, PoolDestroyed
-from ..safe_text import error_text
+from .errors import ChannelFailed, ConnectionLost, ConsumerLost, PoolDestroyed
+from .text.safe_text import error_text
 
 
 def root_cause(error: BaseException) -> BaseException:

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.errors import ConfigError
-from netstack.ids import MAX_PARTITION_ID_BYTES, ChannelDescriptor, ResultPartitionType, partition_id
+from netstack.base.errors import ConfigError
+from netstack.base.ids import MAX_PARTITION_ID_BYTES, ChannelDescriptor, ResultPartitionType, partition_id
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))

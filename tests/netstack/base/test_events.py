@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 import netstack
-from netstack.errors import ConfigError, ErrorCode, RemoteProtocolError
-from netstack.events import (
+from netstack.base.errors import ConfigError, ErrorCode, RemoteProtocolError
+from netstack.base.events import (
     MAX_EVENT_BYTES,
     Alignment,
     CancelCheckpointMarker,

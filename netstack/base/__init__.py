@@ -1,0 +1,1 @@
+"""What everyone may use: errors, settings, ids, events, units, and the interface of transports."""

@@ -1,0 +1,1 @@
+"""Text from outside, bounded and escaped: documents, log lines, and the texts of errors."""

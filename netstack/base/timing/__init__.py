@@ -1,0 +1,1 @@
+"""Clocks and waits: alarms, deadlines, wake-ups."""

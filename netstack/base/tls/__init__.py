@@ -1,0 +1,1 @@
+"""Certificates, and the folders that hold them."""
