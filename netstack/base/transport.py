@@ -34,14 +34,14 @@ from .text.safe_text import safe_repr
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 
 _OWN: Final = {
-    "tcp": ("netstack.transports.tcp", "TcpTransport"),
-    "unix": ("netstack.transports.unix", "UnixTransport"),
-    "memory": ("netstack.transports.memory", "MemoryTransport"),
-    "shm": ("netstack.transports.shm", "ShmTransport"),
+    "tcp": ("netstack_transports.tcp", "TcpTransport"),
+    "unix": ("netstack_transports.unix", "UnixTransport"),
+    "memory": ("netstack_transports.memory", "MemoryTransport"),
+    "shm": ("netstack_transports.shm", "ShmTransport"),
     # Over another transport: impaired+tcp, impaired+unix, impaired+memory, impaired+yours.
-    "impaired": ("netstack.transports.impaired", "ImpairedTransport"),
+    "impaired": ("netstack_transports.impaired", "ImpairedTransport"),
     # Over another transport: tls+tcp, tls+unix, impaired+tls+tcp.
-    "tls": ("netstack.transports.tls", "TlsTransport"),
+    "tls": ("netstack_transports.tls", "TlsTransport"),
 }
 """Module and class of netstack's own transports, by scheme."""
 

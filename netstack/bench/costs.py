@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, final
 import trio
 
 from netstack.runtime import pump, record_reader, spin
-from netstack.transports._sockets import SocketStream
+from netstack_transports._sockets import SocketStream
 
 from .rows import RowSource, RowVerifier
 from .sink import Verifier

@@ -27,7 +27,7 @@ from netstack.bench.runner import (
 from netstack.bench.source import MissingExtra
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import flatten
-from netstack.transports.tcp import LOOPBACK_CONGESTION, LOOPBACK_CONGESTION_VARIABLE
+from netstack_transports.tcp import LOOPBACK_CONGESTION, LOOPBACK_CONGESTION_VARIABLE
 
 PROMISED = {
     "records",

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from trio_runs import run_virtual
 
 from netstack.base.transport import transport_for
-from netstack.transports.impaired import impairment
+from netstack_transports.impaired import impairment
 
 QUEUE_BYTES = 1 << 16
 LARGEST = 300 * 1024  # more than a block of the store, than the queue, and than the pipe underneath

@@ -31,10 +31,10 @@ from netstack.runtime.network_environment import NetworkEnvironment, open_networ
 from netstack.runtime.pump import Pump
 from netstack.testing.ledger import Ledger
 from netstack.testing.scripted import Pipe
-from netstack.transports import memory
-from netstack.transports.impaired import impairment
-from netstack.transports.memory import MemoryStream
 from netstack.wire.codec_native import NativeCodec
+from netstack_transports import memory
+from netstack_transports.impaired import impairment
+from netstack_transports.memory import MemoryStream
 
 EVERYDAY_SEEDS = 8
 CHANNELS = 200

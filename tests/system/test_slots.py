@@ -19,7 +19,7 @@ from process_tree import children_of, fork_servers_of, slots_of
 
 from netstack.cli import main
 from netstack.runtime.authentication import Secret
-from netstack.transports.shm import unsupported
+from netstack_transports.shm import unsupported
 
 pytestmark = pytest.mark.slow
 SLOTS = 3

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import cache
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,8 +22,9 @@ import trio.testing
 
 import netstack
 from netstack.base import build
+from netstack.base.own_packages import package_folders
 
-ROOT = Path(netstack.__file__).parent
+FOLDERS = tuple(map(str, package_folders()))
 WARM_UP = 100
 
 Call = tuple[str, str]
@@ -35,6 +35,13 @@ Call = tuple[str, str]
 def _beginning(code: CodeType) -> int:
     """Where a function begins: one that goes on is further."""
     return next(each.offset for each in dis.get_instructions(code) if each.opname == "RESUME")
+
+
+@cache
+def _place(file: str) -> str:
+    """The path of a file of ours below its package, without the suffix."""
+    (folder,) = (each for each in FOLDERS if file.startswith(f"{each}/"))
+    return file[len(folder) + 1 : -3]
 
 
 class Trace:
@@ -53,12 +60,12 @@ class Trace:
 
     def _on_event(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(str(ROOT)) or any(each is frame for each in self._frames):
+        if event != "call" or not code.co_filename.startswith(FOLDERS) or any(each is frame for each in self._frames):
             return
         self._frames.append(frame)  # a coroutine that goes on is no call
         is_wait = code.co_name.startswith("wait")  # for what comes after the record
         if frame.f_lasti <= _beginning(code) and not is_wait:
-            self.calls.append((code.co_filename[len(str(ROOT)) + 1 : -3], code.co_qualname))
+            self.calls.append((_place(code.co_filename), code.co_qualname))
 
     @property
     def visits(self) -> list[tuple[str, list[str]]]:

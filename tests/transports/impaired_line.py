@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from netstack.base.transport import ByteStream, Listener, transport_for
-from netstack.transports.impaired import Impairment, impairment
+from netstack_transports.impaired import Impairment, impairment
 
 KIB = 1024
 MIB = 1024 * KIB

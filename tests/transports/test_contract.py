@@ -17,9 +17,9 @@ from netstack.base.tls.certificates import make_authority, make_host
 from netstack.base.transport import OneWaiter
 from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport
 from netstack.testing.stream_pairs import clog, connected, listen
-from netstack.transports import memory, tls
-from netstack.transports.memory import MemoryStream
-from netstack.transports.shm import unsupported
+from netstack_transports import memory, tls
+from netstack_transports.memory import MemoryStream
+from netstack_transports.shm import unsupported
 
 MakeUrl = Callable[[], str]
 SCHEMES = ["tcp", "unix", "memory", "impaired+tcp", "impaired+unix", "impaired+memory"]

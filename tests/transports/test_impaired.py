@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, ConnectionLost, LocalProtocolError
 from netstack.base.transport import ByteStream
-from netstack.transports.impaired import ImpairmentStatistics, impairment
-from netstack.transports.memory import CAPACITY_BYTES, MemoryStream
+from netstack_transports.impaired import ImpairmentStatistics, impairment
+from netstack_transports.memory import CAPACITY_BYTES, MemoryStream
 
 
 async def send(stream: ByteStream, data: bytes) -> None:

@@ -9,8 +9,8 @@ from impaired_line import KIB, connected, dial, laboratory, listen, now, receive
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, ConnectionLost
-from netstack.transports.impaired import ImpairmentStatistics, impairment
-from netstack.transports.memory import CAPACITY_BYTES
+from netstack_transports.impaired import ImpairmentStatistics, impairment
+from netstack_transports.memory import CAPACITY_BYTES
 
 # Cuts.
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from netstack.base.errors import ConfigError, ConnectionLost
-from netstack.transports.memory import CAPACITY_BYTES, MemoryTransport
+from netstack_transports.memory import CAPACITY_BYTES, MemoryTransport
 
 
 @pytest.fixture

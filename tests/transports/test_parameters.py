@@ -7,7 +7,7 @@ import trio
 
 from netstack.base.errors import ConfigError
 from netstack.base.transport import transport_for
-from netstack.transports._parameters import Parameters, split_url
+from netstack_transports._parameters import Parameters, split_url
 
 
 @pytest.mark.parametrize(

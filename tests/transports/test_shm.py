@@ -24,9 +24,9 @@ import trio.testing
 from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.base.transport import ByteStream, Listener, is_private, transport_for
 from netstack.testing.stream_pairs import clog, connected, is_at_end, pattern_of, receive, send_all
-from netstack.transports.shm import MAX_NAME_BYTES, PREFIX, ShmTransport, unsupported
-from netstack.transports.shm.ring import READ, WRITTEN
-from netstack.transports.shm.stream import CAPACITIES, GREETING, MEMORY_BYTES, hand_over
+from netstack_transports.shm import MAX_NAME_BYTES, PREFIX, ShmTransport, unsupported
+from netstack_transports.shm.ring import READ, WRITTEN
+from netstack_transports.shm.stream import CAPACITIES, GREETING, MEMORY_BYTES, hand_over
 
 pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported() or "supported")
 SHM = ShmTransport()
@@ -451,7 +451,7 @@ async def test_a_process_of_another_user_is_refused_by_either_side(monkeypatch: 
 
 
 AS_NOBODY = """
-import os, sys, trio, shm_process, netstack.transports.shm
+import os, sys, trio, shm_process, netstack_transports.shm
 os.setuid(65534)
 try:
     trio.run(shm_process.main, *sys.argv[1:])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netstack.testing.stream_pairs import pattern_of
-from netstack.transports.shm.ring import (
+from netstack_transports.shm.ring import (
     ENDED,
     HEADER_BYTES,
     READ,

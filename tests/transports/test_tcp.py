@@ -13,8 +13,8 @@ from trio_runs import virtual_clock
 
 from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.base.transport import ByteStream, Listener
-from netstack.transports import tcp
-from netstack.transports.tcp import TcpTransport, split_host_port
+from netstack_transports import tcp
+from netstack_transports.tcp import TcpTransport, split_host_port
 
 TCP = TcpTransport()
 ANY_PORT = "tcp://127.0.0.1:0"
@@ -278,7 +278,7 @@ async def test_cancelled_dialling_closes_its_socket(monkeypatch: pytest.MonkeyPa
         made.append(sock)
         await trio.sleep_forever()
 
-    monkeypatch.setattr("netstack.transports.tcp.connect_socket", never)
+    monkeypatch.setattr("netstack_transports.tcp.connect_socket", never)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(TCP.connect, "tcp://127.0.0.1:1")

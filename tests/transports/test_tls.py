@@ -18,7 +18,7 @@ from netstack.base.tls.certificates import make_authority, make_host
 from netstack.base.transport import ByteStream, transport_for
 from netstack.cli import main as netstack
 from netstack.testing.stream_pairs import receive, send_all
-from netstack.transports import memory
+from netstack_transports import memory
 
 pytest.importorskip("cryptography")
 

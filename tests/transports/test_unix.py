@@ -12,7 +12,7 @@ import pytest
 
 from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.base.transport import ByteStream
-from netstack.transports.unix import MAX_PATH_BYTES, UnixTransport
+from netstack_transports.unix import MAX_PATH_BYTES, UnixTransport
 
 UNIX = UnixTransport()
 

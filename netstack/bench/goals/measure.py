@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from netstack.base.errors import NetstackError
-from netstack.transports.tcp import LOOPBACK_CONGESTION_VARIABLE
+from netstack_transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 
 from ..mesh.coordinator import run_over_hosts
 from ..mesh.result import of_all_channels

@@ -3,8 +3,8 @@
 Takes: whether the sparse edge is prompt. Gives: percentiles of its records' latency, and the rate of the bulk edge.
 
 A record's latency lasts from when it is due until it is read. Each connection has a whole line for itself
-(`transports.impaired`), as in a network that shares its links fairly among connections: the prompt connection moves
-some kilobytes a second, and takes next to nothing from the other.
+(`netstack_transports.impaired`), as in a network that shares its links fairly among connections: the prompt connection
+moves some kilobytes a second, and takes next to nothing from the other.
 """
 
 from __future__ import annotations

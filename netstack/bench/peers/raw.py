@@ -14,7 +14,7 @@ import socket
 import struct
 from pathlib import Path
 
-from netstack.transports.tcp import LOOPBACK_CONGESTION
+from netstack_transports.tcp import LOOPBACK_CONGESTION
 
 from ..pacing import clock_ns
 from ..source import Source

@@ -113,7 +113,7 @@ def test_two_nodes_on_one_host_are_an_error_where_hosts_are_measured() -> None:
 
 
 async def test_ports_come_from_the_range_that_was_given() -> None:
-    from netstack.transports.tcp import TcpTransport
+    from netstack_transports.tcp import TcpTransport
 
     taken = await TcpTransport().listen("tcp://127.0.0.1:0")
     port = int(taken.address.rpartition(":")[2])
@@ -178,7 +178,7 @@ def test_a_peer_that_never_arrives_is_said_in_words() -> None:
 
 
 async def test_a_port_that_is_taken_is_passed_over() -> None:
-    from netstack.transports.tcp import TcpTransport
+    from netstack_transports.tcp import TcpTransport
 
     taken = await TcpTransport().listen("tcp://127.0.0.1:0")
     port = int(taken.address.rpartition(":")[2])

@@ -25,7 +25,7 @@ from netstack.schedule.slots.slot_sharing import FixedPlacement
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager
 from netstack.taskmanager.service import TaskManager
-from netstack.transports.impaired import impairment
+from netstack_transports.impaired import impairment
 
 NETWORK = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
 

@@ -15,7 +15,7 @@ from netstack.base.ids import ChannelDescriptor
 from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.record_reader import RecordReader
-from netstack.transports.shm import unsupported
+from netstack_transports.shm import unsupported
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 SCHEMES = ["memory", "tcp", "unix", *(() if unsupported() else ("shm",))]

@@ -12,7 +12,7 @@ import trio.testing
 
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
 from netstack.runtime.readiness import FEW
-from netstack.transports._sockets import SocketStream
+from netstack_transports._sockets import SocketStream
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1024 * 1024, heartbeat_interval_s=None)
 

@@ -89,7 +89,7 @@ def test_an_installed_copy_that_is_the_drivers_is_taken(archive: Path) -> None:
     assert places == [
         str(ROOT / "netstack/__init__.py"),
         str(ROOT / "netstack/bench/__init__.py"),
-        "netstack.transports.tcp",
+        "netstack_transports.tcp",
     ]
     assert builds == [own_build(), build.kind]
     assert not list(archive.parent.glob("netstack-copies-*"))
@@ -106,7 +106,7 @@ def test_of_another_copy_nothing_is_imported(archive: Path, tmp_path: Path) -> N
     assert places == [
         str(copy / "netstack/__init__.py"),
         str(copy / "netstack/bench/__init__.py"),
-        "netstack.transports.tcp",
+        "netstack_transports.tcp",
     ]
     assert builds == [own_build(), build.kind]
 

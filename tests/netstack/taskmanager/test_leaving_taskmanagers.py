@@ -31,7 +31,7 @@ from netstack.base.errors import (
 )
 from netstack.task.invokable import INBOX_MESSAGES
 from netstack.taskmanager.client import open_client
-from netstack.transports.impaired import impairment
+from netstack_transports.impaired import impairment
 
 
 @pytest.mark.parametrize("phase", ["connected", "waiting", "open", "deploying", "running"])

@@ -22,11 +22,11 @@ from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.neighbours import Neighbours
 from netstack.taskmanager.runner import open_taskmanager
 from netstack.testing.stream_pairs import receive, send_all
-from netstack.transports import shm
-from netstack.transports._sockets import SocketStream
-from netstack.transports.shm import unsupported
-from netstack.transports.shm.stream import ShmStream
-from netstack.transports.unix import UnixTransport
+from netstack_transports import shm
+from netstack_transports._sockets import SocketStream
+from netstack_transports.shm import unsupported
+from netstack_transports.shm.stream import ShmStream
+from netstack_transports.unix import UnixTransport
 
 pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported() or "supported")
 

@@ -141,7 +141,7 @@ class Impairment:
 
 
 _named: Final[dict[str, Impairment]] = {}
-_running: Final[RunVar[Deadlines | None]] = RunVar("netstack.transports.impaired")
+_running: Final[RunVar[Deadlines | None]] = RunVar("netstack_transports.impaired")
 
 
 def _deadlines() -> Deadlines | None:

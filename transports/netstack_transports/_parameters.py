@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The effect of a line on its bytes; `transports.impaired` documents the parameters.
+    """The effect of a line on its bytes; `netstack_transports.impaired` documents the parameters.
 
     Attributes:
         delay_s: one way.
