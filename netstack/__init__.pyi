@@ -42,14 +42,6 @@ from .base.ids import (
     ResultPartitionType as ResultPartitionType,
 )
 from .base.version import __version__ as __version__
-from .buffer.requirements import (
-    BufferRequirements as BufferRequirements,
-    GatePlan as GatePlan,
-    PartitionPlan as PartitionPlan,
-    RequirementRow as RequirementRow,
-    required_buffers as required_buffers,
-)
-from .buffer.statistics import NetworkBufferPoolStatistics as NetworkBufferPoolStatistics
 from .checkpoint.instructions import CheckpointSettings as CheckpointSettings
 from .checkpoint.snapshot import TaskSnapshot as TaskSnapshot
 from .checkpoint.storage import (
@@ -57,17 +49,17 @@ from .checkpoint.storage import (
     CompletedCheckpoint as CompletedCheckpoint,
     RefusedCheckpoint as RefusedCheckpoint,
 )
-from .inbound.statistics import GateStatistics as GateStatistics
-from .jobmanager.client import (
-    JobClient as JobClient,
-    JobResult as JobResult,
-    open_job_client as open_job_client,
-    wait_for_job as wait_for_job,
+from .exchange.buffer.requirements import (
+    BufferRequirements as BufferRequirements,
+    GatePlan as GatePlan,
+    PartitionPlan as PartitionPlan,
+    RequirementRow as RequirementRow,
+    required_buffers as required_buffers,
 )
-from .jobmanager.config import JobManagerConfig as JobManagerConfig
-from .jobmanager.local import LocalCluster as LocalCluster, open_local_cluster as open_local_cluster, run_job as run_job
-from .outbound.adaptive import AdaptiveRebalanceSelector as AdaptiveRebalanceSelector
-from .outbound.selector import (
+from .exchange.buffer.statistics import NetworkBufferPoolStatistics as NetworkBufferPoolStatistics
+from .exchange.inbound.statistics import GateStatistics as GateStatistics
+from .exchange.outbound.adaptive import AdaptiveRebalanceSelector as AdaptiveRebalanceSelector
+from .exchange.outbound.selector import (
     BroadcastSelector as BroadcastSelector,
     ChannelSelector as ChannelSelector,
     CustomSelector as CustomSelector,
@@ -78,9 +70,17 @@ from .outbound.selector import (
     RescaleSelector as RescaleSelector,
     ShuffleSelector as ShuffleSelector,
 )
-from .outbound.slices import SliceWriter as SliceWriter
-from .outbound.statistics import ResultPartitionStatistics as ResultPartitionStatistics
-from .record.formats import RecordFormat as RecordFormat
+from .exchange.outbound.slices import SliceWriter as SliceWriter
+from .exchange.outbound.statistics import ResultPartitionStatistics as ResultPartitionStatistics
+from .exchange.record.formats import RecordFormat as RecordFormat
+from .jobmanager.client import (
+    JobClient as JobClient,
+    JobResult as JobResult,
+    open_job_client as open_job_client,
+    wait_for_job as wait_for_job,
+)
+from .jobmanager.config import JobManagerConfig as JobManagerConfig
+from .jobmanager.local import LocalCluster as LocalCluster, open_local_cluster as open_local_cluster, run_job as run_job
 from .runtime.authentication import Secret as Secret
 from .runtime.handles import (
     InputGate as InputGate,

@@ -12,8 +12,8 @@ so machine code of sources that were edited since is never loaded.
 The sources are compiled from a copy in which the packages are empty, so that mypy reads the data path and not the whole
 of netstack. Everything is compiled as one group: calls between its modules are C calls.
 
-Left out on purpose: `record/blocks` counts references, and compiled code holds fewer of them than it shows; what users
-subclass (formats, selectors); what runs once a connection or less.
+Left out on purpose: `exchange/record/blocks` counts references, and compiled code holds fewer of them than it shows;
+what users subclass (formats, selectors); what runs once a connection or less.
 """
 
 from __future__ import annotations
@@ -33,34 +33,62 @@ from pathlib import Path
 from typing import Any, Final
 
 MODULES: Final = (
-    "keygroups",
-    *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
-    *("buffer.pools", "buffer.stored"),
-    *("record.framing", "record.rows", "record.runs", "record.deserializer"),
+    "exchange.keygroups",
     *(
-        "outbound.open_buffers",
-        "outbound.flush_rounds",
-        "outbound.flush_times",
-        "outbound.emission",
-        "outbound.staging",
-        "outbound.emitter",
-        "outbound.batches",
-        "outbound.writer",
-        "outbound.shares",
-        "outbound.slices",
+        "exchange.buffer.segment",
+        "exchange.buffer.buffer",
+        "exchange.buffer.builder",
+        "exchange.buffer.elements",
+        "exchange.buffer.lent",
     ),
-    *("outbound.partition", "outbound.subpartition"),
-    *("outbound.sender", "outbound.sending_channel", "outbound.credit_boost"),
-    *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler"),
-    *("wire.outgoing_batch", "wire.connection"),
-    *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
-    *("shuffle.index", "shuffle.pages", "shuffle.compression", "shuffle.region", "shuffle.reading"),
-    *("shuffle.stored_regions", "shuffle.view", "shuffle.store"),
-    *("inbound.channel_buffers", "inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
-    *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.in_band"),
+    *("exchange.buffer.pools", "exchange.buffer.stored"),
+    *("exchange.record.framing", "exchange.record.rows", "exchange.record.runs", "exchange.record.deserializer"),
+    *(
+        "exchange.outbound.open_buffers",
+        "exchange.outbound.flush_rounds",
+        "exchange.outbound.flush_times",
+        "exchange.outbound.emission",
+        "exchange.outbound.staging",
+        "exchange.outbound.emitter",
+        "exchange.outbound.batches",
+        "exchange.outbound.writer",
+        "exchange.outbound.shares",
+        "exchange.outbound.slices",
+    ),
+    *("exchange.outbound.partition", "exchange.outbound.subpartition"),
+    *("exchange.outbound.sender", "exchange.outbound.sending_channel", "exchange.outbound.credit_boost"),
+    *("exchange.wire.credit", "exchange.wire.codec", "exchange.wire.codec_native", "exchange.wire.assembler"),
+    *("exchange.wire.outgoing_batch", "exchange.wire.connection"),
+    *(
+        "exchange.wire.codec_flink",
+        "exchange.wire.flink_consumer",
+        "exchange.wire.flink_producer",
+    ),  # subclasses of a compiled class
+    *(
+        "exchange.stored.index",
+        "exchange.stored.pages",
+        "exchange.stored.compression",
+        "exchange.stored.region",
+        "exchange.stored.reading",
+    ),
+    *("exchange.stored.stored_regions", "exchange.stored.view", "exchange.stored.store"),
+    *(
+        "exchange.inbound.channel_buffers",
+        "exchange.inbound.channel",
+        "exchange.inbound.local_channel",
+        "exchange.inbound.parts",
+        "exchange.inbound.capture",
+    ),
+    *(
+        "exchange.inbound.gate",
+        "exchange.inbound.union",
+        "exchange.inbound.receiver",
+        "exchange.inbound.uncredited",
+        "exchange.inbound.in_band",
+    ),
 )
 
-C_MODULES: Final = ("record.cells", "runtime.staying")
+C_MODULES: Final = ("exchange.record.fast_path", "runtime.staying")
 """Written in C: what lies beside each as `.py` is the reference, and runs where nothing is compiled."""
 
 GROUP: Final = "netstack_core"

@@ -21,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from netstack.exchange.wire.states import TRANSITIONS, Input, State  # noqa: E402
 from netstack.runtime.outgoing import (  # noqa: E402
     OUTGOING_TRANSITIONS,
     OutgoingInput,
@@ -34,7 +35,6 @@ from netstack.schedule.execution import (  # noqa: E402 - the tree beside this f
     JobInput,
     JobState,
 )
-from netstack.wire.states import TRANSITIONS, Input, State  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Diagram:
 
 
 DIAGRAMS = (
-    Diagram("connection", "netstack/wire/SPEC.md", State, Input, {**TRANSITIONS}),
+    Diagram("connection", "netstack/exchange/wire/SPEC.md", State, Input, {**TRANSITIONS}),
     Diagram("execution", "netstack/DESIGN.md", ExecutionState, ExecutionInput, {**EXECUTION_TRANSITIONS}),
     Diagram("job", "netstack/DESIGN.md", JobState, JobInput, {**JOB_TRANSITIONS}),
     Diagram("outgoing", "netstack/DESIGN.md", OutgoingState, OutgoingInput, {**OUTGOING_TRANSITIONS}),

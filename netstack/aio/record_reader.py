@@ -13,8 +13,8 @@ import numpy.typing as npt
 from ..base.config import NetworkConfig
 from ..blocking.network_environment import InputGate
 from ..blocking.record_reader import ArrayVisitor, RecordVisitor, T, is_small, is_trickle
-from ..record.cells import Handout
-from ..record.formats import RecordFormat
+from ..exchange.record.fast_path import Handout
+from ..exchange.record.formats import RecordFormat
 
 MOST_SOCKETS: Final = 16
 """A reader with more sockets leaves them to the TaskManager's thread, because asyncio registers each socket at each

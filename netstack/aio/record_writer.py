@@ -16,9 +16,9 @@ from ..base.errors import NetstackError
 from ..base.events import Event
 from ..blocking.network_environment import ResultPartition
 from ..blocking.writing import T, VisitingWriter
-from ..outbound.selector import ChannelSelector
-from ..record.cells import eager
-from ..record.formats import RecordFormat
+from ..exchange.outbound.selector import ChannelSelector
+from ..exchange.record.fast_path import eager
+from ..exchange.record.formats import RecordFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa

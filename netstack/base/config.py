@@ -309,7 +309,7 @@ class NetworkConfig:
 
     @property
     def has_runs(self) -> bool:
-        """Whether records may be encoded as runs (`record/framing`), which Flink does not know."""
+        """Whether records may be encoded as runs (`exchange/record/framing`), which Flink does not know."""
         return self.dialect == NATIVE_DIALECT and not self.as_flink
 
     def latency_interval_s(self, asked_s: float) -> float:

@@ -16,7 +16,7 @@ from .text.safe_text import error_text
 
 
 class ErrorCode(enum.IntEnum):
-    """Codes in ERROR frames; part of the wire protocol (`wire/SPEC.md`, section 6)."""
+    """Codes in ERROR frames; part of the wire protocol (`exchange/wire/SPEC.md`, section 6)."""
 
     NOT_NETSTACK = 1
     VERSION_MISMATCH = 2

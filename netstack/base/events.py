@@ -1,6 +1,6 @@
 """Control events that travel in-band, in order with the records of a subpartition, each in a buffer of its own.
 
-Takes: event objects. Gives: their native encoding and back (`wire/SPEC.md`, section 5).
+Takes: event objects. Gives: their native encoding and back (`exchange/wire/SPEC.md`, section 5).
 
 Events use neither credit nor pool segments. Encoding: one byte for the type, then the fields, big-endian.
 """
@@ -32,7 +32,9 @@ class DataType(enum.IntEnum):
     BLOCKING_EVENT = 12
     """An event other than a barrier after which the subpartition blocks. Not in the native protocol."""
     STORED_DATA = 14
-    """Never on the wire: data buffers in their file encoding (`buffer.stored`), which the codec sends unchanged."""
+    """Never on the wire: data buffers in their file encoding (`exchange.buffer.stored`), which the codec sends
+    unchanged.
+    """
 
     # Attributes rather than properties: every event reads them, and a property of an enum costs a call.
 
@@ -120,7 +122,8 @@ _END_OF_DATA = 8
 
 
 MAX_EVENT_BYTES = 16 * 1024
-"""The largest event that a receiver accepts (`wire/SPEC.md`, section 2): events cost no credit, so they must be small.
+"""The largest event that a receiver accepts (`exchange/wire/SPEC.md`, section 2): events cost no credit, so they must
+be small.
 """
 
 

@@ -9,8 +9,8 @@ from typing import Final
 from netstack import ChannelDescriptor, NetworkConfig
 from netstack.base.tls.certificates import make_authority, make_host
 from netstack.base.units import format_duration, format_size
-from netstack.buffer.requirements import LANDING_SEGMENTS
-from netstack.record.framing import MAX_RECORD_BYTES
+from netstack.exchange.buffer.requirements import LANDING_SEGMENTS
+from netstack.exchange.record.framing import MAX_RECORD_BYTES
 
 from .spec import RunSpec
 

@@ -21,8 +21,8 @@ from netstack import (
     RecordWriter,
     open_network,
 )
-from netstack.outbound.selector import ChannelSelector, CustomSelector
-from netstack.record.formats import format_named
+from netstack.exchange.outbound.selector import ChannelSelector, CustomSelector
+from netstack.exchange.record.formats import format_named
 from netstack.runtime.handles import InputGate, ResultPartition
 
 from .arrivals import warm_ns

@@ -20,7 +20,7 @@ from .inputs import MOST_BYTES, InputError, Rows
 from .rows import hashes_of
 from .source import import_arrow
 
-_RECORD: Final = "netstack.record"
+_RECORD: Final = "netstack.exchange.record"
 _HASH: Final = "netstack.hash"
 _CHUNK_RECORDS: Final = 64 * 1024
 _kept: dict[str, Rows] = {}

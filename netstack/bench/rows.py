@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from netstack.keygroups import default_max_parallelism, group_owners, owner_array, stable_hash
+from netstack.exchange.keygroups import default_max_parallelism, group_owners, owner_array, stable_hash
 
 from .arrivals import Arrivals, Int64s, column, lane_keys
 from .histogram import Histogram

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from netstack.base.errors import NetstackError
-from netstack.record.blocks import BlockCache
+from netstack.exchange.record.blocks import BlockCache
 
 from .spec import RunSpec
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
 from netstack.base.config import FLINK_CONSTANTS, PROFILES, NetworkConfig
 from netstack.base.errors import ConfigError
 from netstack.base.units import format_size
-from netstack.buffer.requirements import LANDING_SEGMENTS
+from netstack.exchange.buffer.requirements import LANDING_SEGMENTS
 
 Emit = Literal["record", "batch", "arrow"]
 Read = Literal["record", "buffer", "blocking"]

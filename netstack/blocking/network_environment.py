@@ -13,10 +13,10 @@ from typing import Any, TypeVar, final
 from ..base.config import NetworkConfig
 from ..base.errors import LocalProtocolError
 from ..base.ids import ChannelDescriptor, PartitionId, ResultPartitionType
-from ..inbound.closing import ClosingContext
-from ..inbound.gate import SingleInputGate
-from ..inbound.statistics import GateStatistics
-from ..outbound.statistics import ResultPartitionStatistics
+from ..exchange.inbound.closing import ClosingContext
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.inbound.statistics import GateStatistics
+from ..exchange.outbound.statistics import ResultPartitionStatistics
 from ..runtime import handles, network_environment as runtime
 from ..runtime.authentication import Secret
 from ..runtime.interrupts import INTERRUPTS

@@ -24,9 +24,9 @@ import numpy.typing as npt
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError, LocalProtocolError
 from ..base.events import CancelCheckpointMarker, CheckpointBarrier, UserEvent
-from ..inbound.closing import ClosingContext
-from ..record.cells import Ready
-from ..record.formats import RecordFormat
+from ..exchange.inbound.closing import ClosingContext
+from ..exchange.record.fast_path import Ready
+from ..exchange.record.formats import RecordFormat
 from ..runtime import record_reader as runtime
 from ..runtime.handles import check_handle
 from .network_environment import InputGate

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from ..base.errors import NetstackError
 from ..base.events import Event
-from ..outbound.selector import ChannelSelector
-from ..record.formats import RecordFormat
+from ..exchange.outbound.selector import ChannelSelector
+from ..exchange.record.formats import RecordFormat
 from .network_environment import ResultPartition
 from .portal import check_timeout
 from .writing import T, VisitingWriter

@@ -24,9 +24,9 @@ import trio
 
 from ..base.errors import LocalProtocolError, NetstackError, RecordError
 from ..base.events import Event
-from ..outbound.open_buffers import SLICE_S
-from ..outbound.selector import ChannelSelector
-from ..record.formats import RecordFormat
+from ..exchange.outbound.open_buffers import SLICE_S
+from ..exchange.outbound.selector import ChannelSelector
+from ..exchange.record.formats import RecordFormat
 from ..runtime import record_writer as runtime
 from ..runtime.handles import check_handle
 from ..runtime.staying import staying_emitter

@@ -5,7 +5,7 @@ the records in flight that it must process before any new one.
 
 Rules:
 - The data in flight on a channel is the data that had arrived, followed by the data that had not been sent. Together
-  they are whole framed records (`record/framing`), even if one of them was split.
+  they are whole framed records (`exchange/record/framing`), even if one of them was split.
 - With unchanged parallelism nothing moves, and no function of the job is called. Otherwise a record of a keyed exchange
   goes to the owner of its key group, a record of a custom exchange to the subtask that the function returns, any other
   record to its old consumer's index modulo the new parallelism.
@@ -25,8 +25,8 @@ from typing import Any, Final, TypeAlias
 
 from ..base.errors import CheckpointError, ConfigError
 from ..base.text.safe_text import safe_error, safe_repr, type_text
-from ..keygroups import canonical_key, check_parallelism, default_max_parallelism, key_group, operator_index
-from ..record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run, frame
+from ..exchange.keygroups import canonical_key, check_parallelism, default_max_parallelism, key_group, operator_index
+from ..exchange.record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run, frame
 from .snapshot import ChannelKey, TaskSnapshot
 
 LOGGER: Final = logging.getLogger("netstack")

@@ -16,7 +16,7 @@ from ..base.config import NetworkConfig
 from ..base.errors import ConfigError
 from ..base.ids import ResultPartitionType
 from ..base.units import format_size
-from ..buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
+from ..exchange.buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
 from .json_document import print_document
 from .network_flags import buffer_flags, memory_flags
 from .values import COUNT, Parsed, several

@@ -23,12 +23,12 @@ from ..base.errors import ChannelFailed, ConfigError, NetstackError, RecordError
 from ..base.events import DataType, UserEvent, decode_event
 from ..base.ids import ChannelDescriptor
 from ..base.timing.wakeup import Signal
-from ..record.deserializer import RecordDeserializer
-from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
-from ..record.flink_rows import FlinkRows, row_payloads
-from ..record.flink_types import schema_of
-from ..record.formats import BytesFormat
-from ..record.spill import SpillDirectory
+from ..exchange.record.deserializer import RecordDeserializer
+from ..exchange.record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
+from ..exchange.record.flink_rows import FlinkRows, row_payloads
+from ..exchange.record.flink_types import schema_of
+from ..exchange.record.formats import BytesFormat
+from ..exchange.record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
 from ..runtime.gate_waiter import TURN_BUFFERS, Engine
 from ..runtime.network_environment import NetworkEnvironment, open_network
@@ -96,7 +96,9 @@ class RecordPayloads:
             try:
                 entries: list[Any] = batch.to_pylist()
             except ValueError as error:  # TIMESTAMP(9) exceeds the precision of Python's datetime
-                raise ConfigError(f"{error}; install it, or read the rows with netstack.record.flink_rows") from error
+                raise ConfigError(
+                    f"{error}; install it, or read the rows with netstack.exchange.record.flink_rows"
+                ) from error
             account.watermark = self._rows.watermark
             account.add(row_payloads(records))
             return entries

@@ -21,10 +21,10 @@ from rich.table import Table
 from ..base.config import FLINK_DIALECT, NATIVE_DIALECT, NetworkConfig
 from ..base.errors import ConfigError
 from ..base.events import Event
-from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
-from ..record.framing import MAX_RECORD_BYTES
-from ..wire.flink_events import flink_name
-from ..wire.flink_layout import partition_bytes
+from ..exchange.buffer.requirements import GatePlan, PartitionPlan, required_buffers
+from ..exchange.record.framing import MAX_RECORD_BYTES
+from ..exchange.wire.flink_events import flink_name
+from ..exchange.wire.flink_layout import partition_bytes
 from .network_flags import buffer_flags
 from .stopping import note_signal
 from .values import LENGTH

@@ -29,13 +29,13 @@ from ..base.events import EndOfData, EndOfPartition, Event
 from ..base.ids import ResultPartitionType
 from ..base.timing.wakeup import Signal
 from ..base.units import counted
-from ..buffer.requirements import PartitionPlan
-from ..outbound.partition import ResultPartition
-from ..outbound.subpartition import ResultSubpartition
-from ..record.flink import value_format_named
+from ..exchange.buffer.requirements import PartitionPlan
+from ..exchange.outbound.partition import ResultPartition
+from ..exchange.outbound.subpartition import ResultSubpartition
+from ..exchange.record.flink import value_format_named
+from ..exchange.wire.flink_events import flink_name
 from ..runtime.network_environment import NetworkEnvironment, open_network
 from ..runtime.record_writer import RecordWriter
-from ..wire.flink_events import flink_name
 from .exchange import (
     CLOSED_EARLY,
     ERROR,

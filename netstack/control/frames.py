@@ -22,7 +22,7 @@ from ..base.errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocol
 from ..base.text.bounded_msgpack import MAX_DOCUMENT_CONTAINERS, unpack_document
 from ..base.text.safe_text import safe_repr
 from ..base.transport import ByteStream
-from ..wire.codec_native import PROOF_MAGIC
+from ..exchange.wire.codec_native import PROOF_MAGIC
 
 MAX_FRAME_BYTES: Final = 4 << 20
 """Limit of a frame: large enough for jobs, the largest documents; bounds the memory cost of a malicious length."""

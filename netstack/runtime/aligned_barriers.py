@@ -13,11 +13,11 @@ from typing import final
 
 from ..base.errors import LocalProtocolError, NetstackError
 from ..base.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event
-from ..buffer.buffer import Buffer
 from ..checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler
 from ..checkpoint.barrier.ports import blocks_producer
-from ..inbound.gate import SingleInputGate
-from ..inbound.union import UnionInputGate
+from ..exchange.buffer.buffer import Buffer
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.inbound.union import UnionInputGate
 
 
 @final

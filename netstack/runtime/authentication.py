@@ -1,4 +1,4 @@
-"""Mutual proof of a shared secret before anything else is read from a stream: `wire/SPEC.md`, section 15.
+"""Mutual proof of a shared secret before anything else is read from a stream: `exchange/wire/SPEC.md`, section 15.
 
 Takes: a connected `ByteStream`, a `Secret`. Gives: a stream whose next byte belongs to the protocol, or
 `AuthenticationFailed`.
@@ -27,7 +27,7 @@ import trio
 
 from ..base.errors import AuthenticationFailed, ConfigError, ConnectionLost, Refusal
 from ..base.transport import ByteStream
-from ..wire.codec_native import MAGIC, PROOF_MAGIC, explain_foreign_bytes
+from ..exchange.wire.codec_native import MAGIC, PROOF_MAGIC, explain_foreign_bytes
 
 NONCE_BYTES: Final = 32
 MIN_SECRET_BYTES: Final = 16

@@ -9,8 +9,8 @@ import trio
 
 from ..base.errors import InsufficientBuffers, PoolDestroyed
 from ..base.timing.wakeup import Signal
-from ..buffer.pools import NetworkBufferPool
-from ..buffer.segment import Segment
+from ..exchange.buffer.pools import NetworkBufferPool
+from ..exchange.buffer.segment import Segment
 
 
 async def wait_unpooled(pool: NetworkBufferPool, count: int, purpose: str, *, timeout_s: float) -> list[Segment]:

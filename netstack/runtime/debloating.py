@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import Final, final
 
 from ..base.config import NetworkConfig
-from ..inbound.debloat import BufferDebloater
-from ..inbound.gate import SingleInputGate
+from ..exchange.inbound.debloat import BufferDebloater
+from ..exchange.inbound.gate import SingleInputGate
 
 GRAIN_S: Final = 1e-6
 """An active time below this is noise of the clock and counts as none."""

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..base.config import NetworkConfig
-from ..inbound.gate import SingleInputGate
-from ..inbound.union import UnionInputGate
-from ..record.deserializer import RecordDeserializer
-from ..record.formats import RecordFormat
-from ..record.spill import SpillDirectory
-from ..record.stream_records import StreamRecords
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.inbound.union import UnionInputGate
+from ..exchange.record.deserializer import RecordDeserializer
+from ..exchange.record.formats import RecordFormat
+from ..exchange.record.spill import SpillDirectory
+from ..exchange.record.stream_records import StreamRecords
 
 D = TypeVar("D")
 

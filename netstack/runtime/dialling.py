@@ -18,14 +18,14 @@ import trio
 from ..base.config import NetworkConfig
 from ..base.errors import AuthenticationFailed, ConnectionLost, ErrorCode, NetstackError, Refusal, RemoteProtocolError
 from ..base.transport import ByteStream
-from ..buffer.pools import NetworkBufferPool
-from ..buffer.requirements import LANDING_SEGMENTS
-from ..buffer.segment import Segment
-from ..inbound.receiver import ChannelReceiver
-from ..inbound.uncredited import UncreditedReceiver
-from ..wire.codec import Codec
-from ..wire.connection import Connection
-from ..wire.frames import Frame, Hello
+from ..exchange.buffer.pools import NetworkBufferPool
+from ..exchange.buffer.requirements import LANDING_SEGMENTS
+from ..exchange.buffer.segment import Segment
+from ..exchange.inbound.receiver import ChannelReceiver
+from ..exchange.inbound.uncredited import UncreditedReceiver
+from ..exchange.wire.codec import Codec
+from ..exchange.wire.connection import Connection
+from ..exchange.wire.frames import Frame, Hello
 from .buffers import wait_unpooled
 from .pump import Pump
 from .session_stream import SessionStream

@@ -22,14 +22,14 @@ from ..base.text.limited_log import LimitedLog
 from ..base.text.safe_text import safe_error, safe_text
 from ..base.transport import ByteStream, Listener
 from ..base.version import __version__
-from ..buffer.pools import NetworkBufferPool
-from ..outbound.sender import ChannelSender
-from ..outbound.views import ViewProvider
-from ..wire.codec_native import PROTOCOL_VERSION
-from ..wire.connection import Connection
-from ..wire.dialects import dialect_named
-from ..wire.frames import Hello
-from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_PROMPT, FEATURE_SESSION
+from ..exchange.buffer.pools import NetworkBufferPool
+from ..exchange.outbound.sender import ChannelSender
+from ..exchange.outbound.views import ViewProvider
+from ..exchange.wire.codec_native import PROTOCOL_VERSION
+from ..exchange.wire.connection import Connection
+from ..exchange.wire.dialects import dialect_named
+from ..exchange.wire.frames import Hello
+from ..exchange.wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_PROMPT, FEATURE_SESSION
 from .admission import Admission
 from .dialling import Connect, Dialler
 from .handshake import Handshake

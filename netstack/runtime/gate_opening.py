@@ -19,13 +19,13 @@ from ..base.errors import ChannelFailed, ConfigError, NetstackError, ProducerUnr
 from ..base.ids import ChannelDescriptor, PartitionId, partition_id
 from ..base.text.safe_text import safe_repr
 from ..base.transport import url_parts
-from ..buffer.pools import NetworkBufferPool
-from ..buffer.requirements import gate_buffers
-from ..inbound.channel import RemoteInputChannel
-from ..inbound.gate import InputChannel, SingleInputGate
-from ..inbound.local_channel import LocalInputChannel
-from ..inbound.receiver import ChannelReceiver
-from ..outbound.views import ViewProvider
+from ..exchange.buffer.pools import NetworkBufferPool
+from ..exchange.buffer.requirements import gate_buffers
+from ..exchange.inbound.channel import RemoteInputChannel
+from ..exchange.inbound.gate import InputChannel, SingleInputGate
+from ..exchange.inbound.local_channel import LocalInputChannel
+from ..exchange.inbound.receiver import ChannelReceiver
+from ..exchange.outbound.views import ViewProvider
 from .buffers import wait_unpooled
 from .debloating import GateDebloating
 from .dialling import may_come_back

@@ -13,9 +13,9 @@ import trio
 
 from ..base.errors import LocalProtocolError
 from ..base.events import DataType, Event, decode_event
-from ..buffer.buffer import Buffer
-from ..inbound.gate import SingleInputGate
-from ..inbound.union import UnionInputGate
+from ..exchange.buffer.buffer import Buffer
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.inbound.union import UnionInputGate
 from .parking import Parking, TaskParking
 
 if TYPE_CHECKING:

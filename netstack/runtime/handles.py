@@ -11,12 +11,12 @@ from typing import final
 
 from ..base.errors import ConfigError, LocalProtocolError
 from ..base.ids import PartitionId, ResultPartitionType
-from ..inbound import gate as inbound
-from ..inbound.closing import ClosingContext
-from ..inbound.statistics import GateStatistics
-from ..inbound.union import UnionInputGate as UnionEngine
-from ..outbound import partition as outbound
-from ..outbound.statistics import ResultPartitionStatistics
+from ..exchange.inbound import gate as inbound
+from ..exchange.inbound.closing import ClosingContext
+from ..exchange.inbound.statistics import GateStatistics
+from ..exchange.inbound.union import UnionInputGate as UnionEngine
+from ..exchange.outbound import partition as outbound
+from ..exchange.outbound.statistics import ResultPartitionStatistics
 
 
 @final

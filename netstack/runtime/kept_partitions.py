@@ -19,9 +19,9 @@ import trio
 from ..base.config import NetworkConfig
 from ..base.errors import NetstackError, ShuffleStorageError
 from ..base.ids import PartitionId
-from ..buffer.pools import NetworkBufferPool
-from ..shuffle.files import FOLDER_PREFIX, SealedFiles, ShuffleFolder
-from ..shuffle.partition import KeptPartitionFactory
+from ..exchange.buffer.pools import NetworkBufferPool
+from ..exchange.stored.files import FOLDER_PREFIX, SealedFiles, ShuffleFolder
+from ..exchange.stored.partition import KeptPartitionFactory
 from .thread_visits import Visits
 from .threads import in_thread
 
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @final
 class DiskDriver:
-    """Runs jobs in threads (a `shuffle.reading.Disk`). While idle it has neither threads nor tasks."""
+    """Runs jobs in threads (a `exchange.stored.reading.Disk`). While idle it has neither threads nor tasks."""
 
     def __init__(self, nursery: trio.Nursery, prepare: Callable[[], None], visits: Visits) -> None:
         """Creates the driver; no thread runs yet.

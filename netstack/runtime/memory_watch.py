@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final, final
 
-from ..buffer.statistics import NetworkBufferPoolStatistics
+from ..exchange.buffer.statistics import NetworkBufferPoolStatistics
 
 LOGGER: Final = logging.getLogger("netstack")
 

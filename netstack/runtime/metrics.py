@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..inbound.statistics import GateStatistics
-from ..outbound.statistics import ResultPartitionStatistics
+from ..exchange.inbound.statistics import GateStatistics
+from ..exchange.outbound.statistics import ResultPartitionStatistics
 from .catalogue import CATALOGUE, Metric, Scope
 from .statistics import NetworkStatistics
 

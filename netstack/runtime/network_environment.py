@@ -19,12 +19,12 @@ from ..base.ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..base.text.safe_text import type_text
 from ..base.timing.deadlines import Deadlines
 from ..base.transport import Listener, transport_for
-from ..buffer.pools import NetworkBufferPool
-from ..buffer.requirements import partition_buffers
-from ..buffer.statistics import NetworkBufferPoolStatistics
-from ..inbound.gate import SingleInputGate
-from ..outbound import partition as outbound
-from ..shuffle.files import SealedFiles
+from ..exchange.buffer.pools import NetworkBufferPool
+from ..exchange.buffer.requirements import partition_buffers
+from ..exchange.buffer.statistics import NetworkBufferPoolStatistics
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.outbound import partition as outbound
+from ..exchange.stored.files import SealedFiles
 from .admission import Admission
 from .authentication import Secret
 from .endpoint import NetworkEndpoint

@@ -12,9 +12,9 @@ from typing import Final, final
 from ..base.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from ..base.events import Event
 from ..base.ids import PartitionId
-from ..buffer.buffer import BufferSource, Notify
-from ..buffer.stored import Packaging
-from ..outbound.partition import ResultPartition
+from ..exchange.buffer.buffer import BufferSource, Notify
+from ..exchange.buffer.stored import Packaging
+from ..exchange.outbound.partition import ResultPartition
 
 REMEMBERED_FAILURES: Final = 1000
 """The most causes of failed partitions kept for late consumers."""

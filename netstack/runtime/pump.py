@@ -28,11 +28,11 @@ from ..base.errors import ConnectionLost, NetstackError, RemoteProtocolError
 from ..base.text.safe_text import safe_error, safe_text
 from ..base.timing.wakeup import Signal
 from ..base.transport import ByteStream
-from ..buffer.segment import Segment
-from ..wire.connection import Connection
-from ..wire.frames import Goodbye
-from ..wire.outgoing_batch import OutgoingBatch
-from ..wire.states import State
+from ..exchange.buffer.segment import Segment
+from ..exchange.wire.connection import Connection
+from ..exchange.wire.frames import Goodbye
+from ..exchange.wire.outgoing_batch import OutgoingBatch
+from ..exchange.wire.states import State
 from .outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from .session_stream import SessionStream
 from .thread_visits import Visits
@@ -270,7 +270,7 @@ class Pump:
             self._resumed.wake()
 
     def pause_reading(self, pause: bool) -> None:
-        """Pauses or resumes reading; arriving data stays in the stream (without credit, see `inbound.uncredited`)."""
+        """Pauses or resumes reading; arriving data stays in the stream (see `exchange.inbound.uncredited`)."""
         self._is_paused = pause
         if not pause:
             self._resumed.wake()

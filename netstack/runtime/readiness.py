@@ -12,7 +12,7 @@ from __future__ import annotations
 import select
 from typing import Final, final
 
-from ..inbound.receiver import ChannelReceiver
+from ..exchange.inbound.receiver import ChannelReceiver
 from .pump import Pump
 from .session_stream import SessionStream
 

@@ -18,14 +18,14 @@ import numpy.typing as npt
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError, NetstackError, RecordError
 from ..base.events import DataType, Event
-from ..buffer.buffer import Buffer
-from ..inbound.closing import ClosingContext
-from ..inbound.gate import SingleInputGate
-from ..record.cells import Handout, Ready
-from ..record.formats import RecordFormat, as_format
-from ..record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
-from ..record.spill import SpillDirectory
-from ..record.stream_records import HEAD_BYTES, without_heads
+from ..exchange.buffer.buffer import Buffer
+from ..exchange.inbound.closing import ClosingContext
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.record.fast_path import Handout, Ready
+from ..exchange.record.formats import RecordFormat, as_format
+from ..exchange.record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
+from ..exchange.record.spill import SpillDirectory
+from ..exchange.record.stream_records import HEAD_BYTES, without_heads
 from .deserializers import for_channels, new_deserializer
 from .gate_waiter import GateWaiter
 from .handles import InputGate, check_handle

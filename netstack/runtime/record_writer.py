@@ -18,16 +18,16 @@ from ..base.errors import LocalProtocolError, PoolDestroyed, RecordError
 from ..base.events import Event
 from ..base.text.safe_text import type_text
 from ..base.timing.waits import WaitMeter
-from ..buffer.lent import LentBuffer
-from ..outbound import partition as outbound
-from ..outbound.checked_selector import checked
-from ..outbound.emission import Emission, Payload
-from ..outbound.flush_times import check_buffer_timeout
-from ..outbound.selector import ChannelSelector, RebalanceSelector
-from ..outbound.slices import SliceWriter
-from ..outbound.writer import PartitionWriter
-from ..record.cells import eager
-from ..record.formats import RecordFormat, as_format, rows_as_bytes
+from ..exchange.buffer.lent import LentBuffer
+from ..exchange.outbound import partition as outbound
+from ..exchange.outbound.checked_selector import checked
+from ..exchange.outbound.emission import Emission, Payload
+from ..exchange.outbound.flush_times import check_buffer_timeout
+from ..exchange.outbound.selector import ChannelSelector, RebalanceSelector
+from ..exchange.outbound.slices import SliceWriter
+from ..exchange.outbound.writer import PartitionWriter
+from ..exchange.record.fast_path import eager
+from ..exchange.record.formats import RecordFormat, as_format, rows_as_bytes
 from .handles import ResultPartition, check_handle
 from .parking import Parking, TaskParking
 
@@ -74,9 +74,9 @@ class RecordWriter(Generic[T]):
             selector: chooses the subpartition of a record; round robin by default.
             format: the encoding of records: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
             buffer_timeout_s: the longest time that a record waits for its buffer to fill. The first record on a channel
-                that was quiet for this long is sent at once (`outbound/flush_times`). 0 sends every record at once;
-                None sends only full buffers, and the rest at events and at the end. Partitions in files always write
-                full buffers.
+                that was quiet for this long is sent at once (`exchange/outbound/flush_times`). 0 sends every record at
+                once; None sends only full buffers, and the rest at events and at the end. Partitions in files always
+                write full buffers.
             parking: internal: how the writer waits; None waits in the event loop.
 
         Raises:

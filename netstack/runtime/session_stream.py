@@ -20,7 +20,7 @@ import trio
 
 from ..base.errors import ConnectionLost
 from ..base.transport import ByteStream, Piece
-from ..wire.session import WINDOW_BYTES, Session
+from ..exchange.wire.session import WINDOW_BYTES, Session
 
 REPLAY_PIECES: Final = 64
 """The most pieces of one write."""

@@ -25,9 +25,9 @@ from ..base.errors import AuthenticationFailed, ConnectionLost, ErrorCode, Netst
 from ..base.text.limited_log import LimitedLog
 from ..base.text.safe_text import safe_error, safe_text
 from ..base.transport import ByteStream
-from ..wire.codec import Codec, FrameKind
-from ..wire.frames import ConnectionFailure, Continue, Frame, Goodbye, Hello, SessionOffer
-from ..wire.session import SESSION_BYTES, Session
+from ..exchange.wire.codec import Codec, FrameKind
+from ..exchange.wire.frames import ConnectionFailure, Continue, Frame, Goodbye, Hello, SessionOffer
+from ..exchange.wire.session import SESSION_BYTES, Session
 from .pump import Pump
 from .session_stream import SessionStream
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..buffer.statistics import NetworkBufferPoolStatistics
-from ..inbound.statistics import GateStatistics
-from ..outbound.statistics import ResultPartitionStatistics, SendingChannelStatistics
-from ..wire.connection import ConnectionStatistics
+from ..exchange.buffer.statistics import NetworkBufferPoolStatistics
+from ..exchange.inbound.statistics import GateStatistics
+from ..exchange.outbound.statistics import ResultPartitionStatistics, SendingChannelStatistics
+from ..exchange.wire.connection import ConnectionStatistics
 from .admission import AdmissionStatistics
 
 

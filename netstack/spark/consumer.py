@@ -21,8 +21,8 @@ from ..base.config import NATIVE_DIALECT, NetworkConfig
 from ..base.errors import ChannelFailed, ConfigError, ConnectionLost, NetstackError
 from ..base.ids import ChannelDescriptor
 from ..base.timing.wakeup import Signal
-from ..record.flink import value_format_named
-from ..record.formats import RecordFormat, format_named
+from ..exchange.record.flink import value_format_named
+from ..exchange.record.formats import RecordFormat, format_named
 from ..runtime.authentication import Secret
 from ..runtime.record_reader import RecordReader
 from .epoch_protocol import EpochRequest, Poll, StreamState

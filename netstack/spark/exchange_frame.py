@@ -31,8 +31,8 @@ from ..base.config import NetworkConfig
 from ..base.errors import ConfigError
 from ..base.units import counted
 from ..control.build import own_build
-from ..keygroups import check_parallelism, default_max_parallelism
-from ..outbound.flush_times import check_buffer_timeout
+from ..exchange.keygroups import check_parallelism, default_max_parallelism
+from ..exchange.outbound.flush_times import check_buffer_timeout
 from ..runtime.authentication import Secret
 from .boundary import end_stage
 from .columns import PlainColumns

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
-from ..inbound.statistics import GateStatistics
+from ..exchange.inbound.statistics import GateStatistics
 from .drivers import driver_of
 
 _FEWEST: Final = 3

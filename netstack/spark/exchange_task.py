@@ -28,11 +28,11 @@ from ..base.causes import cause_text, is_secondary, root_cause
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError
 from ..base.ids import ChannelDescriptor
-from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from ..control.build import own_build
-from ..keygroups import default_max_parallelism, group_owners
-from ..outbound.selector import ChannelSelector
-from ..record.arrow import slices
+from ..exchange.buffer.requirements import GatePlan, PartitionPlan, required_buffers
+from ..exchange.keygroups import default_max_parallelism, group_owners
+from ..exchange.outbound.selector import ChannelSelector
+from ..exchange.record.arrow import slices
 from ..runtime.authentication import Secret
 from .barrier import BarrierTask
 from .exchange_statistics import ExchangeTask, channels_of

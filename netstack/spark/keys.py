@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from ..base.errors import RecordError
-from ..keygroups import hash_array, owner_array
+from ..exchange.keygroups import hash_array, owner_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

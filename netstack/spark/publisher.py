@@ -30,7 +30,7 @@ import trio
 from .. import blocking
 from ..base.errors import ConfigError, NetstackError
 from ..base.timing.wakeup import Signal
-from ..record.arrow import PIECE_BYTES, slices
+from ..exchange.record.arrow import PIECE_BYTES, slices
 from ..runtime.handles import ResultPartition
 from ..runtime.record_writer import RecordWriter
 from .epoch_protocol import DEFAULT_CONSUMER, EpochRequest, Poll, StreamState, check_consumer

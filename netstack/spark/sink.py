@@ -31,7 +31,7 @@ from ..base.config import NetworkConfig
 from ..base.errors import ConnectionLost, NetstackError, RequestRefused
 from ..control.link import CLIENT, SUBSCRIBER, dial
 from ..control.questions import Questions
-from ..record.arrow import PIECE_BYTES, slices
+from ..exchange.record.arrow import PIECE_BYTES, slices
 from ..runtime.authentication import prove_dialler
 from ..runtime.threads import background_tasks
 from .consumer import StreamLocation

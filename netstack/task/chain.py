@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, final
 
 from ..base.errors import ConfigError
-from ..keygroups import default_max_parallelism
+from ..exchange.keygroups import default_max_parallelism
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
 from .branches import copying_arrays, joined

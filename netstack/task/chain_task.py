@@ -36,8 +36,8 @@ from ..checkpoint.instructions import CheckpointSettings
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Plain
-from ..inbound.gate import SingleInputGate
-from ..outbound.partition import ResultPartition
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.outbound.partition import ResultPartition
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_writer import RecordWriter
 from ..runtime.threads import InThread

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, final
 from ..base.errors import ConfigError, LocalProtocolError, StateMismatch
 from ..base.ids import ChannelDescriptor
 from ..base.text.safe_text import safe_repr
-from ..keygroups import key_group, operator_index, original_key
+from ..exchange.keygroups import key_group, operator_index, original_key
 from ..runtime.handles import InputGate
 from .keyed_state import KeyedState, MixedKeyedState, stored_state
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..base.errors import ConfigError
 from ..base.text.safe_text import safe_repr, safe_text
-from ..outbound.selector import records_of
+from ..exchange.outbound.selector import records_of
 from ..schedule.graph.job_graph import OperatorKind
 
 Records: TypeAlias = "list[Any] | npt.NDArray[Any]"

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..base.errors import ConfigError, LocalProtocolError
 from ..base.timing.wakeup import Signal
-from ..inbound.gate import SingleInputGate
-from ..outbound.selector import (
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.outbound.selector import (
     BroadcastSelector,
     ChannelSelector,
     CustomSelector,

@@ -22,7 +22,6 @@ import numpy as np
 
 from ..base.errors import LocalProtocolError, RecordError, StateMismatch
 from ..base.events import CancelCheckpointMarker, CheckpointBarrier, DataType, UserEvent, decode_event
-from ..buffer.buffer import Buffer
 from ..checkpoint.barrier import (
     AbortReason,
     BarrierHandler,
@@ -32,12 +31,13 @@ from ..checkpoint.barrier import (
     CheckpointTask,
 )
 from ..checkpoint.snapshot import ChannelBytes
-from ..inbound.gate import SingleInputGate
-from ..inbound.union import UnionInputGate
-from ..record.batches import BatchFormat, can_batch
-from ..record.deserializer import RecordDeserializer
-from ..record.formats import format_named
-from ..record.spill import SpillDirectory
+from ..exchange.buffer.buffer import Buffer
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.inbound.union import UnionInputGate
+from ..exchange.record.batches import BatchFormat, can_batch
+from ..exchange.record.deserializer import RecordDeserializer
+from ..exchange.record.formats import format_named
+from ..exchange.record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.information import EdgeId, InputInformation, in_flight_format

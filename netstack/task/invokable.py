@@ -20,8 +20,8 @@ from ..base.errors import ConfigError
 from ..base.events import CheckpointBarrier
 from ..base.ids import ChannelDescriptor
 from ..control.codec import Plain, check_plain
-from ..inbound.gate import SingleInputGate
-from ..outbound import partition as outbound
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.outbound import partition as outbound
 from ..runtime.handles import InputGate, ResultPartition
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.descriptors import PartitionDescriptor, TaskDeploymentDescriptor

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final, final
 
 from ..base.errors import ConfigError
-from ..keygroups import PLAIN_KEYS, canonical_key, original_key
+from ..exchange.keygroups import PLAIN_KEYS, canonical_key, original_key
 from .copies import FIXED, copied
 
 NEWEST: Final = 4096

@@ -21,10 +21,10 @@ from ..base.errors import NetstackError, PoolDestroyed, RecordError
 from ..base.events import EndOfData, Event
 from ..base.timing.waits import WaitMeter
 from ..base.timing.wakeup import Signal
-from ..buffer.pools import LocalBufferPool
-from ..outbound.partition import ResultPartition
-from ..outbound.selector import records_of
-from ..record.formats import format_named
+from ..exchange.buffer.pools import LocalBufferPool
+from ..exchange.outbound.partition import ResultPartition
+from ..exchange.outbound.selector import records_of
+from ..exchange.record.formats import format_named
 from ..runtime.record_writer import RecordWriter
 from ..schedule.descriptors.information import OutputInformation
 from .fused import Records, Target

@@ -21,8 +21,8 @@ from typing import Any, Final, final
 from ..base.errors import CheckpointError, StateMismatch
 from ..checkpoint.recovery import Exchange, TaskPlan, recover
 from ..checkpoint.snapshot import ChannelBytes, TaskSnapshot
-from ..record.formats import format_named
-from ..record.stream_records import StreamRecords
+from ..exchange.record.formats import format_named
+from ..exchange.record.stream_records import StreamRecords
 from ..schedule.descriptors.information import (
     EdgeId,
     InputInformation,

@@ -10,8 +10,8 @@ from ..base.events import CheckpointBarrier
 from ..checkpoint.barrier import BarrierStatistics
 from ..checkpoint.snapshot import TaskFile
 from ..control.codec import Plain
-from ..inbound.gate import SingleInputGate
-from ..outbound.partition import ResultPartition
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.outbound.partition import ResultPartition
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 
 

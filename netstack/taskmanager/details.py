@@ -15,11 +15,11 @@ from math import isqrt
 from typing import Final
 
 from ..base.errors import LocalProtocolError
-from ..buffer.statistics import LocalBufferPoolStatistics
 from ..checkpoint.barrier import BarrierStatistics
 from ..control.codec import Attempt, Plain
-from ..inbound.gate import SingleInputGate
-from ..outbound.partition import ResultPartition
+from ..exchange.buffer.statistics import LocalBufferPoolStatistics
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.outbound.partition import ResultPartition
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.shuffle import partition_place
 from ..task.reports import RunnableTask

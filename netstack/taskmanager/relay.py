@@ -36,8 +36,8 @@ from ..control.messages import (
     UpdateGate,
 )
 from ..control.reports import FetchBlob, JobOpened, JobProgress, PartitionSealed, SlotBlocked, SlotEnded, TaskStates
+from ..exchange.stored.files import SealedFiles
 from ..runtime.network_environment import NetworkEnvironment
-from ..shuffle.files import SealedFiles
 from ..task.latency import merged_rows
 from .blob_reader import BlobReader, Fetch
 from .datasets import KeptDatasets

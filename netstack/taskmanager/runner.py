@@ -16,9 +16,9 @@ import trio
 
 from ..base.scratch import remove_leftovers
 from ..base.transport import Listener, transport_for
+from ..exchange.stored.files import FOLDER_PREFIX
 from ..runtime.handshake import connect_stream
 from ..runtime.threads import background_tasks, in_thread
-from ..shuffle.files import FOLDER_PREFIX
 from .config import TaskManagerConfig
 from .neighbours import Neighbours
 from .service import TaskManager

@@ -38,13 +38,13 @@ from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greetin
 from ..control.messages import AskDetails, AskStatistics, OpenJob
 from ..control.reports import BlobKept, FetchBlob, PartitionSealed
 from ..control.routing import check_job_id
+from ..exchange.stored.files import SealedFiles
 from ..runtime.admission import Admission
 from ..runtime.control_port import ControlPort
 from ..runtime.handshake import connect_stream
 from ..runtime.kept_partitions import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
 from ..schedule.descriptors.shuffle import partition_place
-from ..shuffle.files import SealedFiles
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher, BlobPlaces
 from .code import AllowList, ShippedCode

@@ -21,8 +21,8 @@ from ..base.errors import ConfigError
 from ..base.transport import full_url, transport_for, url_parts
 from ..control.codec import Plain
 from ..control.messages import AskDetails, AskStacks, AskStatistics
+from ..exchange.stored.files import remove_files
 from ..runtime.threads import in_thread
-from ..shuffle.files import remove_files
 from .fork_server import ForkServer
 from .samples import sampled_slots
 from .slot import Slot

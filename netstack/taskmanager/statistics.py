@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from ..base.config import NetworkConfig
 from ..base.ids import PartitionId
-from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..control.codec import Plain
+from ..exchange.buffer.statistics import NetworkBufferPoolStatistics
 from ..runtime.admission import AdmissionStatistics
 from ..runtime.metrics import as_dict
 from ..runtime.network_environment import NetworkEnvironment

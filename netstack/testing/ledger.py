@@ -26,16 +26,16 @@ from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from ..base.events import DataType
-from ..buffer.buffer import Buffer
-from ..buffer.pools import LocalBufferPool, NetworkBufferPool
-from ..inbound.channel import RemoteInputChannel
-from ..inbound.gate import SingleInputGate
-from ..outbound.partition import ResultPartition
-from ..outbound.sender import ChannelSender
-from ..outbound.sending_channel import SendingChannel
-from ..outbound.subpartition import ResultSubpartition
+from ..exchange.buffer.buffer import Buffer
+from ..exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
+from ..exchange.inbound.channel import RemoteInputChannel
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.outbound.partition import ResultPartition
+from ..exchange.outbound.sender import ChannelSender
+from ..exchange.outbound.sending_channel import SendingChannel
+from ..exchange.outbound.subpartition import ResultSubpartition
+from ..exchange.wire.credit import MAX_CREDIT
 from ..runtime.network_environment import NetworkEnvironment
-from ..wire.credit import MAX_CREDIT
 from .scripted import Pipe
 
 _DATA: Final = DataType.DATA

@@ -26,20 +26,20 @@ from ..base.config import NetworkConfig
 from ..base.errors import ConnectionLost, InsufficientBuffers, RemoteProtocolError
 from ..base.events import DataType
 from ..base.ids import ChannelDescriptor, ResultPartitionType, partition_id
-from ..buffer.buffer import Buffer
-from ..buffer.pools import NetworkBufferPool
-from ..buffer.requirements import LANDING_SEGMENTS, partition_buffers
-from ..buffer.segment import Segment
-from ..inbound.channel import RemoteInputChannel
-from ..inbound.gate import SingleInputGate
-from ..inbound.receiver import ChannelReceiver
-from ..outbound.partition import ResultPartition
-from ..outbound.sender import ChannelSender
+from ..exchange.buffer.buffer import Buffer
+from ..exchange.buffer.pools import NetworkBufferPool
+from ..exchange.buffer.requirements import LANDING_SEGMENTS, partition_buffers
+from ..exchange.buffer.segment import Segment
+from ..exchange.inbound.channel import RemoteInputChannel
+from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.inbound.receiver import ChannelReceiver
+from ..exchange.outbound.partition import ResultPartition
+from ..exchange.outbound.sender import ChannelSender
+from ..exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from ..exchange.wire.connection import Connection, Endpoint
+from ..exchange.wire.frames import Hello
+from ..exchange.wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED
 from ..runtime.partitions import PartitionRegistry
-from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from ..wire.connection import Connection, Endpoint
-from ..wire.frames import Hello
-from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED
 from .ledger import Ledger
 from .scripted import Chunk, Half, Pipe, VirtualHost, everything
 

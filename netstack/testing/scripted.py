@@ -16,12 +16,12 @@ from typing import final
 
 from ..base.errors import RemoteProtocolError
 from ..base.events import DataType
-from ..buffer.segment import Segment
-from ..wire.codec import FrameKind
-from ..wire.codec_native import NativeCodec
-from ..wire.connection import Connection
-from ..wire.frames import AddCredit
-from ..wire.outgoing_batch import OutgoingBatch
+from ..exchange.buffer.segment import Segment
+from ..exchange.wire.codec import FrameKind
+from ..exchange.wire.codec_native import NativeCodec
+from ..exchange.wire.connection import Connection
+from ..exchange.wire.frames import AddCredit
+from ..exchange.wire.outgoing_batch import OutgoingBatch
 
 Chunk = Callable[[int], int]
 """How many of the available bytes a call moves; the result is clamped to 1 .. the argument."""

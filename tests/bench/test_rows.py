@@ -14,7 +14,7 @@ from netstack.base.errors import LocalProtocolError
 from netstack.bench.inputs import Rows, table_rows
 from netstack.bench.packed import keep, kept, read_packed, write_packed
 from netstack.bench.rows import RowSource, RowVerifier, joined, repeated, rolling
-from netstack.outbound.selector import KeyGroupSelector
+from netstack.exchange.outbound.selector import KeyGroupSelector
 
 LINES = [f"row {at}".encode() * (at % 4) for at in range(23)]
 crcs = st.lists(st.integers(0, 2**32 - 1), max_size=40)

@@ -19,34 +19,34 @@ from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError
 from netstack.base.events import decode_event
 from netstack.base.ids import ChannelDescriptor
-from netstack.buffer.pools import NetworkBufferPool
 from netstack.checkpoint.snapshot import VERSION, decode_manifest, decode_snapshot
 from netstack.control.frames import unpack
 from netstack.control.messages import CODEC as MESSAGES
-from netstack.inbound.channel import RemoteInputChannel
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.receiver import ChannelReceiver
-from netstack.outbound.sender import ChannelSender
-from netstack.record.deserializer import RecordDeserializer
-from netstack.record.flink_rows import FlinkRows
-from netstack.record.flink_types import schema_of
-from netstack.record.formats import format_named
-from netstack.record.spill import SpillDirectory
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.inbound.channel import RemoteInputChannel
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.inbound.receiver import ChannelReceiver
+from netstack.exchange.outbound.sender import ChannelSender
+from netstack.exchange.record.deserializer import RecordDeserializer
+from netstack.exchange.record.flink_rows import FlinkRows
+from netstack.exchange.record.flink_types import schema_of
+from netstack.exchange.record.formats import format_named
+from netstack.exchange.record.spill import SpillDirectory
+from netstack.exchange.stored.index import HEAD, MAGIC, decode_head, decode_rows, head_bytes, row_bytes
+from netstack.exchange.stored.pages import Page, split_pages
+from netstack.exchange.wire.codec import Codec
+from netstack.exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from netstack.exchange.wire.connection import Connection, Endpoint
+from netstack.exchange.wire.flink_consumer import FlinkConsumerCodec
+from netstack.exchange.wire.flink_producer import FlinkProducerCodec
+from netstack.exchange.wire.frames import Hello
+from netstack.exchange.wire.greeting import FEATURE_CHECKSUM
 from netstack.runtime.partitions import PartitionRegistry
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.information import JobInformation, TaskInformation
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, compress
 from netstack.schedule.graph.job_file import read_job
 from netstack.schedule.graph.job_generator import generate_job
-from netstack.shuffle.index import HEAD, MAGIC, decode_head, decode_rows, head_bytes, row_bytes
-from netstack.shuffle.pages import Page, split_pages
-from netstack.wire.codec import Codec
-from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.connection import Connection, Endpoint
-from netstack.wire.flink_consumer import FlinkConsumerCodec
-from netstack.wire.flink_producer import FlinkProducerCodec
-from netstack.wire.frames import Hello
-from netstack.wire.greeting import FEATURE_CHECKSUM
 
 SEGMENT_BYTES = 1024
 CHANNELS = 3

@@ -14,8 +14,8 @@ import sys
 from test_soak import Soak
 
 from netstack.base import build
-from netstack.buffer.buffer import Buffer
-from netstack.inbound.gate import SingleInputGate
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.inbound.gate import SingleInputGate
 
 
 def witness(seed: int) -> str:

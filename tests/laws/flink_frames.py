@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import lz4.block
 
 from netstack.base.events import DataType, encode_event
-from netstack.buffer.stored import PART_HEADER, StoredBuffer
-from netstack.wire import flink_events
-from netstack.wire.flink_compression import compression_header
-from netstack.wire.flink_producer import FlinkProducerCodec
+from netstack.exchange.buffer.stored import PART_HEADER, StoredBuffer
+from netstack.exchange.wire import flink_events
+from netstack.exchange.wire.flink_compression import compression_header
+from netstack.exchange.wire.flink_producer import FlinkProducerCodec
 
 
 def deflate(data: bytes) -> bytes:

@@ -18,7 +18,7 @@ from flink_vectors import Vector, frames_in, partition_requests
 
 from netstack.base.errors import ConnectionLost
 from netstack.base.transport import ByteStream
-from netstack.wire.flink_compression import inflate
+from netstack.exchange.wire.flink_compression import inflate
 
 DATA_TYPES = (1, 8)
 BLOCKING = (4, 5, 6, 12)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from netstack.base.errors import ChannelFailed, ConnectionLost, InsufficientBuffers
 from netstack.base.events import CheckpointBarrier, DataType, EndOfData, EndOfPartition, Event, decode_event
 from netstack.base.ids import ResultPartitionType
-from netstack.buffer.buffer import Buffer
-from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.emission import Emission
-from netstack.outbound.selector import BroadcastSelector, CustomSelector
-from netstack.outbound.writer import PartitionWriter
-from netstack.record.formats import format_named
-from netstack.record.framing import frame
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.outbound.emission import Emission
+from netstack.exchange.outbound.selector import BroadcastSelector, CustomSelector
+from netstack.exchange.outbound.writer import PartitionWriter
+from netstack.exchange.record.formats import format_named
+from netstack.exchange.record.framing import frame
 
 if TYPE_CHECKING:
     from test_soak import Soak

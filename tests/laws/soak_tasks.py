@@ -20,8 +20,8 @@ from netstack.base.errors import (
 )
 from netstack.base.events import CheckpointBarrier, UserEvent
 from netstack.base.ids import ChannelDescriptor, ResultPartitionType
-from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.selector import BroadcastSelector, CustomSelector
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.outbound.selector import BroadcastSelector, CustomSelector
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from netstack.buffer.buffer import Buffer
-from netstack.buffer.builder import BufferBuilder, BufferConsumer
-from netstack.buffer.lent import LentBuffer
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.record.framing import PREFIX_BYTES, frame
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.buffer.builder import BufferBuilder, BufferConsumer
+from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.record.framing import PREFIX_BYTES, frame
 
 SIZE = 24
 

@@ -19,8 +19,8 @@ from netstack.base.config import NetworkConfig
 from netstack.base.errors import NetstackError
 from netstack.base.events import UserEvent
 from netstack.base.ids import ChannelDescriptor
-from netstack.outbound.batches import LEND_BYTES
-from netstack.outbound.selector import BroadcastSelector, RebalanceSelector
+from netstack.exchange.outbound.batches import LEND_BYTES
+from netstack.exchange.outbound.selector import BroadcastSelector, RebalanceSelector
 from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader

@@ -16,14 +16,14 @@ from hypothesis import given, strategies as st
 
 from netstack.base import build, compiled
 from netstack.base.errors import RecordError
-from netstack.keygroups import key_group
-from netstack.record.deserializer import RecordDeserializer
-from netstack.record.formats import RecordFormat, format_named
-from netstack.record.framing import LENGTH, RUN, RUN_FLAG, frame
-from netstack.record.spill import SpillDirectory
+from netstack.exchange.keygroups import key_group
+from netstack.exchange.record.deserializer import RecordDeserializer
+from netstack.exchange.record.formats import RecordFormat, format_named
+from netstack.exchange.record.framing import LENGTH, RUN, RUN_FLAG, frame
+from netstack.exchange.record.spill import SpillDirectory
 
 PACKAGE = Path(build.__file__).parents[1]
-NAME = "netstack.record.cells"
+NAME = "netstack.exchange.record.fast_path"
 KINDS = ("bytes", "str", "int64", "float64")
 SPILL = SpillDirectory()
 
@@ -37,7 +37,7 @@ def loaded(path: Path, loader: Any = None) -> ModuleType:
     return module
 
 
-PYTHON = loaded(PACKAGE / "record" / "cells.py")
+PYTHON = loaded(PACKAGE / "exchange" / "record" / "fast_path.py")
 MACHINE_CODE = compiled.compiled_folder(PACKAGE) / f"{NAME}.so"
 
 

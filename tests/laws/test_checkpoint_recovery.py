@@ -11,7 +11,7 @@ from record_streams import streams_of
 
 from netstack.checkpoint.recovery import Exchange, TaskPlan, recover, split_records
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.keygroups import key_group, operator_index
+from netstack.exchange.keygroups import key_group, operator_index
 
 
 @dataclass(frozen=True)

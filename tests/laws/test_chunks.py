@@ -14,10 +14,10 @@ from hypothesis import example, given, settings, strategies as st
 
 from netstack.base.errors import ChannelFailed, ConnectionLost
 from netstack.base.events import CheckpointBarrier, DataType, UserEvent
-from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.selector import RebalanceSelector
-from netstack.outbound.writer import PartitionWriter
-from netstack.record.formats import format_named
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.outbound.selector import RebalanceSelector
+from netstack.exchange.outbound.writer import PartitionWriter
+from netstack.exchange.record.formats import format_named
 from netstack.testing.link import Link, Taken
 from netstack.testing.scripted import Chunk, everything, one_byte
 

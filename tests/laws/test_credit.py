@@ -20,14 +20,14 @@ from netstack.base.errors import (
     ProducerFailed,
 )
 from netstack.base.events import CheckpointBarrier, DataType, UserEvent
-from netstack.buffer.buffer import Buffer
-from netstack.inbound.channel import RemoteInputChannel
-from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.partition import ResultPartition
-from netstack.outbound.selector import CustomSelector
-from netstack.outbound.writer import PartitionWriter
-from netstack.record.formats import format_named
-from netstack.record.framing import frame
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.inbound.channel import RemoteInputChannel
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.outbound.partition import ResultPartition
+from netstack.exchange.outbound.selector import CustomSelector
+from netstack.exchange.outbound.writer import PartitionWriter
+from netstack.exchange.record.formats import format_named
+from netstack.exchange.record.framing import frame
 from netstack.testing.link import Link, Step, Taken
 
 SEGMENT = 32

@@ -22,11 +22,11 @@ from netstack.base.events import (
     decode_event,
 )
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CannotCheckpoint
-from netstack.outbound.selector import CustomSelector
-from netstack.outbound.writer import PartitionWriter
-from netstack.record.deserializer import RecordDeserializer
-from netstack.record.formats import format_named
-from netstack.record.spill import SpillDirectory
+from netstack.exchange.outbound.selector import CustomSelector
+from netstack.exchange.outbound.writer import PartitionWriter
+from netstack.exchange.record.deserializer import RecordDeserializer
+from netstack.exchange.record.formats import format_named
+from netstack.exchange.record.spill import SpillDirectory
 from netstack.testing.link import Link, Step
 
 SEGMENT = 32

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from netstack.base.events import DataType
-from netstack.outbound.selector import RebalanceSelector
-from netstack.outbound.writer import PartitionWriter
-from netstack.record.formats import format_named
-from netstack.record.framing import frame
+from netstack.exchange.outbound.selector import RebalanceSelector
+from netstack.exchange.outbound.writer import PartitionWriter
+from netstack.exchange.record.formats import format_named
+from netstack.exchange.record.framing import frame
 from netstack.testing.link import Link, Step
 
 SEGMENT = 64

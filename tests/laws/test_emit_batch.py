@@ -20,11 +20,11 @@ from trio_runs import run_virtual
 from netstack.base.errors import RecordError
 from netstack.base.events import DataType
 from netstack.base.ids import PartitionId, ResultPartitionType
-from netstack.buffer.buffer import Buffer
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.outbound.batches import LEND_BYTES
-from netstack.outbound.partition import ResultPartition
-from netstack.outbound.selector import (
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.outbound.batches import LEND_BYTES
+from netstack.exchange.outbound.partition import ResultPartition
+from netstack.exchange.outbound.selector import (
     BroadcastSelector,
     ChannelSelector,
     CustomSelector,

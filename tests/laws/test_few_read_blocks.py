@@ -9,7 +9,7 @@ from hypothesis import example, given, settings, strategies as st
 from test_kept_partitions import NOISE, World
 
 from netstack.base.ids import ResultPartitionType
-from netstack.buffer.stored import Packaging
+from netstack.exchange.buffer.stored import Packaging
 
 RECORDS = 200
 kinds = st.sampled_from([ResultPartitionType.BLOCKING, ResultPartitionType.HYBRID_FULL])

@@ -12,17 +12,17 @@ from hypothesis import example, given, strategies as st
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError
 from netstack.base.ids import ChannelDescriptor
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.buffer.segment import Segment
-from netstack.inbound.channel import RemoteInputChannel
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.receiver import ChannelReceiver
-from netstack.outbound.sender import ChannelSender
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.buffer.segment import Segment
+from netstack.exchange.inbound.channel import RemoteInputChannel
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.inbound.receiver import ChannelReceiver
+from netstack.exchange.outbound.sender import ChannelSender
+from netstack.exchange.wire.connection import Connection, Endpoint
+from netstack.exchange.wire.flink_consumer import FlinkConsumerCodec
+from netstack.exchange.wire.flink_producer import FlinkProducerCodec
+from netstack.exchange.wire.frames import Hello
 from netstack.runtime.partitions import PartitionRegistry
-from netstack.wire.connection import Connection, Endpoint
-from netstack.wire.flink_consumer import FlinkConsumerCodec
-from netstack.wire.flink_producer import FlinkProducerCodec
-from netstack.wire.frames import Hello
 
 SIZE = 1024
 HELLO = Hello(0, SIZE, 0, "")

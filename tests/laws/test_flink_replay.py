@@ -44,16 +44,22 @@ from netstack.base.events import (
 )
 from netstack.base.ids import ResultPartitionType
 from netstack.base.transport import transport_for
-from netstack.buffer.elements import EventBuffer
 from netstack.cli.consume import ConsumePlan, Consumption
 from netstack.cli.exchange import CLOSED_EARLY
 from netstack.cli.serve import ServePlan, Serving
-from netstack.outbound.selector import BroadcastSelector
-from netstack.record.flink import LongFormat, StreamElement, StreamElementFormat, StreamRecord, value_format_named
+from netstack.exchange.buffer.elements import EventBuffer
+from netstack.exchange.outbound.selector import BroadcastSelector
+from netstack.exchange.record.flink import (
+    LongFormat,
+    StreamElement,
+    StreamElementFormat,
+    StreamRecord,
+    value_format_named,
+)
+from netstack.exchange.wire import flink_events
 from netstack.runtime import kept_partitions
 from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_writer import RecordWriter
-from netstack.wire import flink_events
 
 vector_of = functools.lru_cache(load)
 numbers = itertools.count()

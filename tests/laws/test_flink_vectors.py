@@ -15,14 +15,14 @@ from segments import allocate_segments
 
 from netstack.base.errors import ErrorCode, RemoteProtocolError
 from netstack.base.events import DataType, decode_event, encode_event
-from netstack.buffer.segment import Segment
-from netstack.record.flink import ByteArrayFormat, LongFormat, StreamElementFormat, StreamRecord
-from netstack.wire import flink_events
-from netstack.wire.assembler import FrameAssembler
-from netstack.wire.codec import Inflate
-from netstack.wire.flink_consumer import FlinkConsumerCodec
-from netstack.wire.flink_producer import FlinkProducerCodec
-from netstack.wire.frames import (
+from netstack.exchange.buffer.segment import Segment
+from netstack.exchange.record.flink import ByteArrayFormat, LongFormat, StreamElementFormat, StreamRecord
+from netstack.exchange.wire import flink_events
+from netstack.exchange.wire.assembler import FrameAssembler
+from netstack.exchange.wire.codec import Inflate
+from netstack.exchange.wire.flink_consumer import FlinkConsumerCodec
+from netstack.exchange.wire.flink_producer import FlinkProducerCodec
+from netstack.exchange.wire.frames import (
     BacklogAnnouncement,
     ChannelError,
     ConnectionFailure,

@@ -6,11 +6,11 @@ from hypothesis import event, given, settings, strategies as st
 from writer_stage import Refused, Stage
 
 from netstack.base.events import DataType, UserEvent
-from netstack.outbound.selector import RebalanceSelector
-from netstack.outbound.staging import FROM_CHANNELS
-from netstack.record.deserializer import RecordDeserializer
-from netstack.record.formats import format_named
-from netstack.record.spill import SpillDirectory
+from netstack.exchange.outbound.selector import RebalanceSelector
+from netstack.exchange.outbound.staging import FROM_CHANNELS
+from netstack.exchange.record.deserializer import RecordDeserializer
+from netstack.exchange.record.formats import format_named
+from netstack.exchange.record.spill import SpillDirectory
 
 CHANNELS = FROM_CHANNELS
 TIMEOUT_S = 0.1

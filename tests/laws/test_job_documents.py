@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError, RemoteProtocolError
 from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.record.formats import FORMATS
+from netstack.exchange.record.formats import FORMATS
 from netstack.schedule import (
     ChainingStrategy,
     DataStream,

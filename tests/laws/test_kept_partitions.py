@@ -22,16 +22,16 @@ from netstack.base.config import FLINK_DIALECT, NetworkConfig
 from netstack.base.errors import ChannelFailed, ErrorCode, NetstackError
 from netstack.base.events import DataType, UserEvent, decode_event
 from netstack.base.ids import ResultPartitionType, partition_id
-from netstack.buffer.buffer import Buffer
-from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool
-from netstack.buffer.stored import Packaging, StoredBuffer, decompress
-from netstack.outbound.partition import ResultPartition
-from netstack.outbound.selector import BroadcastSelector, ChannelSelector
-from netstack.outbound.writer import PartitionWriter
-from netstack.record.formats import format_named
-from netstack.shuffle.files import ShuffleFolder
-from netstack.shuffle.partition import KeptPartitionFactory
-from netstack.wire.credit import SendCredit
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
+from netstack.exchange.buffer.stored import Packaging, StoredBuffer, decompress
+from netstack.exchange.outbound.partition import ResultPartition
+from netstack.exchange.outbound.selector import BroadcastSelector, ChannelSelector
+from netstack.exchange.outbound.writer import PartitionWriter
+from netstack.exchange.record.formats import format_named
+from netstack.exchange.stored.files import ShuffleFolder
+from netstack.exchange.stored.partition import KeptPartitionFactory
+from netstack.exchange.wire.credit import SendCredit
 
 SEGMENT = 1024
 HEAD = struct.Struct(">II")

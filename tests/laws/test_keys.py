@@ -12,8 +12,8 @@ from hypothesis import example, given, strategies as st
 
 from netstack.checkpoint.recovery import TaskPlan, recover
 from netstack.checkpoint.snapshot import TaskSnapshot, decode_snapshot, encode_snapshot
-from netstack.keygroups import canonical_key, key_group, operator_index, original_key, stable_hash
-from netstack.outbound.selector import KeyGroupSelector
+from netstack.exchange.keygroups import canonical_key, key_group, operator_index, original_key, stable_hash
+from netstack.exchange.outbound.selector import KeyGroupSelector
 from netstack.task.keyed_state import MixedKeyedState
 
 SMALL = st.integers(-2, 2)
@@ -99,7 +99,7 @@ def test_what_a_writer_remembers_of_keys_is_what_placement_says(keys: list[Any],
     selector = KeyGroupSelector(max_parallelism=64)
     selector.setup(channels)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("netstack.outbound.selector.KNOWN_KEYS", known)
+        patch.setattr("netstack.exchange.outbound.selector.KNOWN_KEYS", known)
         placed = [operator_index(key_group(key, 64), channels, 64) for key in keys]
         assert selector.select_many(keys) == placed
         assert [selector.select(key) for key in keys * 2] == placed * 2

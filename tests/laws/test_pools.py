@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from netstack.base.errors import InsufficientBuffers
-from netstack.buffer.pools import LocalBufferPool, NetworkBufferPool, UnpooledRequest
-from netstack.buffer.segment import Segment
+from netstack.exchange.buffer.pools import LocalBufferPool, NetworkBufferPool, UnpooledRequest
+from netstack.exchange.buffer.segment import Segment
 
 N = 24
 SUBPARTITIONS = 3

@@ -13,11 +13,11 @@ from hypothesis import given, strategies as st
 from record_streams import split_stream, streams_of
 
 from netstack.base.errors import RecordError
-from netstack.record.deserializer import RecordDeserializer
-from netstack.record.formats import BytesFormat
-from netstack.record.framing import LENGTH, MAX_RECORD_BYTES, RUN, RUN_FLAG, FramedBatch, frame
-from netstack.record.rows import RowDeserializer
-from netstack.record.spill import SpillDirectory
+from netstack.exchange.record.deserializer import RecordDeserializer
+from netstack.exchange.record.formats import BytesFormat
+from netstack.exchange.record.framing import LENGTH, MAX_RECORD_BYTES, RUN, RUN_FLAG, FramedBatch, frame
+from netstack.exchange.record.rows import RowDeserializer
+from netstack.exchange.record.spill import SpillDirectory
 
 SPILL = SpillDirectory()
 THRESHOLD_BYTES = 300

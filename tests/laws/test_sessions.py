@@ -22,8 +22,8 @@ from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, RemoteProtocolError
 from netstack.base.events import Alignment, CheckpointBarrier, Event, UserEvent
 from netstack.base.ids import ChannelDescriptor
-from netstack.inbound.channel import RemoteInputChannel
-from netstack.outbound.partition import ResultPartition
+from netstack.exchange.inbound.channel import RemoteInputChannel
+from netstack.exchange.outbound.partition import ResultPartition
 from netstack.runtime.handles import InputGate, UnionInputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader

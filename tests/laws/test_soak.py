@@ -20,11 +20,11 @@ from soak_link import Consumer, Producer, Region
 
 from netstack.base.errors import ConnectionLost, ProducerFailed
 from netstack.base.events import CheckpointBarrier, DataType, UserEvent
-from netstack.buffer.buffer import Buffer
-from netstack.buffer.requirements import LANDING_SEGMENTS
-from netstack.outbound.selector import CustomSelector
-from netstack.outbound.writer import PartitionWriter
-from netstack.record.formats import format_named
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.buffer.requirements import LANDING_SEGMENTS
+from netstack.exchange.outbound.selector import CustomSelector
+from netstack.exchange.outbound.writer import PartitionWriter
+from netstack.exchange.record.formats import format_named
 from netstack.testing.link import Link, Step
 
 EVERYDAY_SEEDS = 60

@@ -24,14 +24,14 @@ from soak_tasks import Consumer, Producer, Region
 from trio_runs import run_virtual
 
 from netstack.base.config import NetworkConfig
-from netstack.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPlan, required_buffers
-from netstack.outbound.partition import ResultPartition
-from netstack.outbound.sender import ChannelSender
+from netstack.exchange.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPlan, required_buffers
+from netstack.exchange.outbound.partition import ResultPartition
+from netstack.exchange.outbound.sender import ChannelSender
+from netstack.exchange.wire.codec_native import NativeCodec
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.pump import Pump
 from netstack.testing.ledger import Ledger
 from netstack.testing.scripted import Pipe
-from netstack.wire.codec_native import NativeCodec
 from netstack_transports import memory
 from netstack_transports.impaired import impairment
 from netstack_transports.memory import MemoryStream

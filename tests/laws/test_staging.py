@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 from writer_stage import Refused, Stage
 
 from netstack.base.events import UserEvent
-from netstack.outbound.selector import CustomSelector, RebalanceSelector
-from netstack.outbound.staging import FROM_CHANNELS
+from netstack.exchange.outbound.selector import CustomSelector, RebalanceSelector
+from netstack.exchange.outbound.staging import FROM_CHANNELS
 
 CHANNELS = FROM_CHANNELS
 

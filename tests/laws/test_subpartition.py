@@ -7,10 +7,10 @@ from collections import deque
 from hypothesis import given, strategies as st
 
 from netstack.base.events import DataType
-from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.elements import EventBuffer
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.outbound.subpartition import ResultSubpartition
+from netstack.exchange.buffer.builder import BufferBuilder
+from netstack.exchange.buffer.elements import EventBuffer
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.outbound.subpartition import ResultSubpartition
 
 SIZE = 8
 

@@ -24,14 +24,14 @@ from netstack.base.events import (
     encode_event,
 )
 from netstack.base.ids import ChannelDescriptor
-from netstack.buffer.elements import BarrierBuffer, EventBuffer
-from netstack.buffer.lent import LentBuffer
-from netstack.buffer.pools import NetworkBufferPool
 from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.local_channel import LocalInputChannel
-from netstack.outbound.subpartition import ResultSubpartition
-from netstack.record.framing import head_of
+from netstack.exchange.buffer.elements import BarrierBuffer, EventBuffer
+from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.inbound.local_channel import LocalInputChannel
+from netstack.exchange.outbound.subpartition import ResultSubpartition
+from netstack.exchange.record.framing import head_of
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.schedule.descriptors.shuffle import partition_name

@@ -19,7 +19,7 @@ from netstack.base import build, compiled
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = Path(build.__file__).parents[1]
 TELL = (
-    "from netstack.base import build as b; from netstack.buffer import buffer as m;"
+    "from netstack.base import build as b; from netstack.exchange.buffer import buffer as m;"
     " print(b.kind, type(m.Buffer.recycle).__name__, b.reason)"
 )
 
@@ -98,7 +98,7 @@ def test_every_compiled_module_exists_and_what_counts_references_is_none_of_them
         path = PACKAGE / f"{name.replace('.', '/')}.py"
         assert path.is_file()
         assert "getrefcount" not in path.read_text(), f"{name} looks at reference counts: leave it in Python"
-    assert "record.blocks" not in modules
+    assert "exchange.record.blocks" not in modules
 
 
 def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

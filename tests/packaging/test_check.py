@@ -31,9 +31,12 @@ def test_what_imports_a_changed_module_is_as_far_away_as_there_are_imports() -> 
 
 
 def test_the_tests_of_a_module_come_before_those_that_reach_it_through_others() -> None:
-    found = [test.relative_to(ROOT).as_posix() for test in check.tests_of([Path("netstack/outbound/selector.py")])]
+    found = [
+        test.relative_to(ROOT).as_posix() for test in check.tests_of([Path("netstack/exchange/outbound/selector.py")])
+    ]
     near, far = (
-        found.index(f"tests/netstack/{name}.py") for name in ("outbound/test_selector", "jobmanager/test_local")
+        found.index(f"tests/netstack/{name}.py")
+        for name in ("exchange/outbound/test_selector", "jobmanager/test_local")
     )
     assert near < far
 

@@ -55,9 +55,9 @@ def test_contracts_hold() -> None:
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("netstack/record/__init__.py", "import socket", "The core does no I/O"),
-        ("netstack/outbound/__init__.py", "import netstack.inbound", "Imports point one way"),
-        ("transports/netstack_transports/__init__.py", "import netstack.wire", "Imports point one way"),
+        ("netstack/exchange/record/__init__.py", "import socket", "The core does no I/O"),
+        ("netstack/exchange/outbound/__init__.py", "import netstack.exchange.inbound", "Imports point one way"),
+        ("transports/netstack_transports/__init__.py", "import netstack.exchange.wire", "Imports point one way"),
         ("transports/netstack_transports/__init__.py", "import click", "Only the commands"),
     ],
 )

@@ -13,7 +13,7 @@ import trio.testing
 from netstack.base.transport import ByteStream, transport_for
 from netstack.runtime.authentication import Secret, prove_acceptor, prove_dialler
 
-SPEC = (Path(__file__).resolve().parents[2] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
+SPEC = (Path(__file__).resolve().parents[2] / "netstack/exchange/wire/SPEC.md").read_text(encoding="utf-8")
 
 
 def lines() -> list[tuple[str, bytes]]:

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from tool_modules import load_tool
 
-from netstack.wire.states import TRANSITIONS, Input, State
+from netstack.exchange.wire.states import TRANSITIONS, Input, State
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +34,7 @@ def tree(tool: ModuleType, tmp_path: Path) -> Path:
 def test_check_notices_a_difference_and_changes_nothing(
     tool: ModuleType, tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tree / "netstack/wire/SPEC.md"
+    path = tree / "netstack/exchange/wire/SPEC.md"
     changed = path.read_text(encoding="utf-8").replace(
         "greeting --> open : hello received", "greeting --> closed : hello"
     )
@@ -44,7 +44,7 @@ def test_check_notices_a_difference_and_changes_nothing(
     assert path.read_text(encoding="utf-8") == changed
     assert tool.main([], root=tree) == 0
     assert tool.main(["--check"], root=tree) == 0
-    assert path.read_text(encoding="utf-8") == (ROOT / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == (ROOT / "netstack/exchange/wire/SPEC.md").read_text(encoding="utf-8")
 
 
 def test_missing_markers_are_an_error(tool: ModuleType) -> None:

@@ -24,30 +24,30 @@ from netstack.base import events as in_band
 from netstack.base.errors import ChannelFailed, ErrorCode, RemoteProtocolError
 from netstack.base.events import Alignment, DataType, data_type_of, decode_event, encode_event
 from netstack.base.ids import ChannelDescriptor, PartitionId, ResultPartitionType
-from netstack.buffer.buffer import BufferSource, Notify
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.buffer.segment import Segment
-from netstack.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compress, part_crc32
-from netstack.inbound.channel import RemoteInputChannel
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
-from netstack.inbound.receiver import ChannelReceiver
-from netstack.outbound.partition import ResultPartition
-from netstack.outbound.sender import ChannelSender
-from netstack.record.deserializer import RecordDeserializer
-from netstack.record.formats import BytesFormat, format_named
-from netstack.record.framing import frame as framed
-from netstack.record.runs import FramedRuns
-from netstack.record.spill import SpillDirectory
-from netstack.wire import frames
-from netstack.wire.assembler import FrameAssembler
-from netstack.wire.codec import Inflate
-from netstack.wire.codec_native import MAX_TEXT_BYTES, NOT_SENT, PROTOCOL_VERSION, Kind, NativeCodec
-from netstack.wire.connection import Connection
-from netstack.wire.frames import Frame, Goodbye, Hello
-from netstack.wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_PROMPT, FEATURE_SESSION
+from netstack.exchange.buffer.buffer import BufferSource, Notify
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.buffer.segment import Segment
+from netstack.exchange.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compress, part_crc32
+from netstack.exchange.inbound.channel import RemoteInputChannel
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
+from netstack.exchange.inbound.receiver import ChannelReceiver
+from netstack.exchange.outbound.partition import ResultPartition
+from netstack.exchange.outbound.sender import ChannelSender
+from netstack.exchange.record.deserializer import RecordDeserializer
+from netstack.exchange.record.formats import BytesFormat, format_named
+from netstack.exchange.record.framing import frame as framed
+from netstack.exchange.record.runs import FramedRuns
+from netstack.exchange.record.spill import SpillDirectory
+from netstack.exchange.wire import frames
+from netstack.exchange.wire.assembler import FrameAssembler
+from netstack.exchange.wire.codec import Inflate
+from netstack.exchange.wire.codec_native import MAX_TEXT_BYTES, NOT_SENT, PROTOCOL_VERSION, Kind, NativeCodec
+from netstack.exchange.wire.connection import Connection
+from netstack.exchange.wire.frames import Frame, Goodbye, Hello
+from netstack.exchange.wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_PROMPT, FEATURE_SESSION
 
-SPEC = (Path(__file__).resolve().parents[2] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
+SPEC = (Path(__file__).resolve().parents[2] / "netstack/exchange/wire/SPEC.md").read_text(encoding="utf-8")
 SEGMENT_BYTES = 32 * 1024  # of the vectors
 CODEC = NativeCodec()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from netstack.buffer.builder import BufferBuilder
-from netstack.outbound.partition import ResultPartition
+from netstack.exchange.buffer.builder import BufferBuilder
+from netstack.exchange.outbound.partition import ResultPartition
 
 
 def open_builder(partition: ResultPartition, subpartition: int) -> BufferBuilder:

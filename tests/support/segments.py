@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netstack.buffer.segment import Segment, SegmentReservation
+from netstack.exchange.buffer.segment import Segment, SegmentReservation
 
 
 def allocate_segments(count: int, size_bytes: int) -> list[Segment]:

@@ -13,7 +13,7 @@ import trio
 from cluster_jobs import Collect, endless, same
 
 from netstack.base.config import MIB, NetworkConfig
-from netstack.keygroups import key_group
+from netstack.exchange.keygroups import key_group
 from netstack.schedule import StreamEnvironment
 from netstack.schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings

@@ -19,7 +19,7 @@ import numpy as np
 import trio
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_network
-from netstack.wire.codec_native import PROTOCOL_VERSION
+from netstack.exchange.wire.codec_native import PROTOCOL_VERSION
 
 SEGMENT = 32 * 1024
 CONFIG = NetworkConfig(segment_size_bytes=SEGMENT, memory_bytes=256 * SEGMENT)

@@ -1,8 +1,8 @@
 """Raw sockets as broken and hostile peers, and a victim that must not notice.
 
-The peers write their frames with `struct`, from the tables of `wire/SPEC.md`: they share no code with what they attack.
-Around every attack an honest TaskManager reads from the victim and writes to it; `victim` checks that it never notices,
-and that buffers and file descriptors are all back afterwards.
+The peers write their frames with `struct`, from the tables of `exchange/wire/SPEC.md`: they share no code with what
+they attack. Around every attack an honest TaskManager reads from the victim and writes to it; `victim` checks that it
+never notices, and that buffers and file descriptors are all back afterwards.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from netstack import (
     open_network,
 )
 from netstack.base.errors import ProducerUnreachable
-from netstack.buffer.requirements import LANDING_SEGMENTS
+from netstack.exchange.buffer.requirements import LANDING_SEGMENTS
 
 pytestmark = pytest.mark.usefixtures("every_descriptor_back")
 

@@ -1,7 +1,7 @@
 """Strangers over real TCP at a TaskManager that wants a shared secret: nobody gets in, nobody is in the way.
 
-The peers here are raw sockets; they compute proofs from section 15 of `wire/SPEC.md` and share no code with what they
-attack.
+The peers here are raw sockets; they compute proofs from section 15 of `exchange/wire/SPEC.md` and share no code with
+what they attack.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ DOCUMENTS = (
     "netstack/FLINK.md",
     "netstack/METRICS.md",
     "netstack/THREATS.md",
-    "netstack/wire/SPEC.md",
+    "netstack/exchange/wire/SPEC.md",
     "netstack/bench/METHOD.md",
     "netstack/bench/run.schema.json",
     "netstack/schedule/graph/job_file.schema.json",

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from netstack.base.scratch import scratch_folder
 from netstack.examples.word_count import LINES_AT_ONCE, split
-from netstack.keygroups import stable_hash
+from netstack.exchange.keygroups import stable_hash
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 from ..jobs.operators import RESULT, chain, in_one_process

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import trio
 
 from netstack import ArrayReader, RecordReader, RecordWriter
-from netstack.outbound.selector import ChannelSelector
+from netstack.exchange.outbound.selector import ChannelSelector
 from netstack.runtime.handles import InputGate
 from netstack.task.invokable import InvokableTask
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netstack.base.config import MIB, PROFILES, NetworkConfig
 from netstack.base.units import format_duration, format_size
-from netstack.buffer.requirements import GatePlan, PartitionPlan, required_buffers
+from netstack.exchange.buffer.requirements import GatePlan, PartitionPlan, required_buffers
 
 from ..spec import RunSpec
 from ..store import Row

@@ -12,7 +12,7 @@ from typing import Final, final
 
 from ...base.errors import ConfigError
 from ...base.ids import ResultPartitionType
-from ...keygroups import default_max_parallelism
+from ...exchange.keygroups import default_max_parallelism
 from ..structures import UnionFind
 from .chaining import Chain, Chaining
 from .job_graph import (

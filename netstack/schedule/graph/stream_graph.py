@@ -18,7 +18,7 @@ from ...base.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
 from ...base.errors import ConfigError
 from ...base.setting_types import check_types
 from ...checkpoint.instructions import CheckpointSettings
-from ...record.formats import FORMATS
+from ...exchange.record.formats import FORMATS
 from .job_graph import (
     DEFAULT_FORMAT,
     DEFAULT_KEEP,

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...base.config import NetworkConfig, slot_memory_bytes
 from ...base.errors import ConfigError
-from ...buffer.requirements import LANDING_SEGMENTS, gate_buffers, partition_buffers
+from ...exchange.buffer.requirements import LANDING_SEGMENTS, gate_buffers, partition_buffers
 from ..graph.chaining import Chaining
 from ..graph.job_generator import check_result_types, generate_job
 from ..graph.job_graph import UNDECIDED, JobGraph

@@ -28,13 +28,13 @@ import trio
 from ...base.causes import root_cause
 from ...base.scratch import scratch_folder
 from ...base.transport import provided
+from ...exchange.stored.files import FOLDER_PREFIX
 from ...jobmanager.config import JobManagerConfig
 from ...jobmanager.service import JobManager, open_jobmanager
 from ...runtime.authentication import Secret
 from ...runtime.network_environment import NetworkEnvironment
 from ...runtime.turns import measure_with
 from ...schedule.slots.slots import LoadBalanceMode
-from ...shuffle.files import FOLDER_PREFIX
 from ...taskmanager.config import TaskManagerConfig
 from ...taskmanager.runner import open_taskmanager
 from ...taskmanager.service import TaskManager

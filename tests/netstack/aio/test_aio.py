@@ -16,7 +16,7 @@ import trio
 import netstack
 from netstack import ChannelDescriptor, CheckpointBarrier, NetworkConfig, UserEvent, aio
 from netstack.base.errors import ChannelFailed, LocalProtocolError, PoolDestroyed, RecordError
-from netstack.inbound.closing import UnreadRecordsWarning
+from netstack.exchange.inbound.closing import UnreadRecordsWarning
 
 SMALL = NetworkConfig(memory_bytes=1 << 20, segment_size_bytes=4096)
 

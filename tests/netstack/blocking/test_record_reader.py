@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from netstack import CheckpointBarrier, LocalProtocolError, ProducerFailed, RecordError, UserEvent, blocking
-from netstack.inbound.closing import UnreadRecordsWarning
+from netstack.exchange.inbound.closing import UnreadRecordsWarning
 
 from .conftest import PATIENCE_S, Pair
 

@@ -7,8 +7,8 @@ import pytest
 from netstack.base.errors import CheckpointError, ConfigError
 from netstack.checkpoint.recovery import Exchange, RecoveredTask, TaskPlan, recover, split_records
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.keygroups import canonical_key, key_group, operator_index
-from netstack.record.framing import frame
+from netstack.exchange.keygroups import canonical_key, key_group, operator_index
+from netstack.exchange.record.framing import frame
 
 
 def framed(*records: bytes) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from netstack.base.errors import RecordError
 from netstack.cli.consume import RecordPayloads
 from netstack.cli.exchange import ChannelAccount
-from netstack.record.flink import (
+from netstack.exchange.record.flink import (
     ByteArrayFormat,
     LatencyMarker,
     LongFormat,
@@ -21,7 +21,7 @@ from netstack.record.flink import (
     Watermark,
     WatermarkStatus,
 )
-from netstack.record.formats import RecordFormat
+from netstack.exchange.record.formats import RecordFormat
 
 VALUES: list[tuple[str, RecordFormat, Any, bytes]] = [
     ("long", LongFormat(), -2, (2**64 - 2).to_bytes(8, "big")),

@@ -17,7 +17,7 @@ from netstack.control.messages import CODEC, GREETING, VERSION, OpenJob
 from netstack.control.routing import read_route, write_route
 from netstack.taskmanager.slot_settings import config_of
 
-SPEC = (Path(__file__).resolve().parents[3] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
+SPEC = (Path(__file__).resolve().parents[3] / "netstack/exchange/wire/SPEC.md").read_text(encoding="utf-8")
 
 
 def lines() -> list[tuple[str, bytes, str]]:

@@ -11,14 +11,14 @@ from segments import allocate_segments
 from netstack.base.errors import ConnectionLost
 from netstack.base.events import DataType
 from netstack.base.transport import ByteStream, Piece
-from netstack.buffer.buffer import Buffer
-from netstack.buffer.segment import Segment
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.buffer.segment import Segment
+from netstack.exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from netstack.exchange.wire.connection import Connection
+from netstack.exchange.wire.frames import Frame, Hello
+from netstack.exchange.wire.outgoing_batch import OutgoingBatch
 from netstack.runtime.pump import Pump
 from netstack.runtime.thread_visits import Visits
-from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.connection import Connection
-from netstack.wire.frames import Frame, Hello
-from netstack.wire.outgoing_batch import OutgoingBatch
 
 CODEC = NativeCodec()
 HELLO = Hello(PROTOCOL_VERSION, 64, 0, "test")

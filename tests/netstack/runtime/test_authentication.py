@@ -15,9 +15,9 @@ from trio.testing import MockClock
 
 from netstack.base.errors import AuthenticationFailed, ConnectionLost, Refusal
 from netstack.base.transport import ByteStream, Piece, transport_for
+from netstack.exchange.wire.codec_native import PROOF_MAGIC, PROTOCOL_VERSION, NativeCodec
+from netstack.exchange.wire.frames import Hello
 from netstack.runtime.authentication import Secret, prove_acceptor, prove_dialler
-from netstack.wire.codec_native import PROOF_MAGIC, PROTOCOL_VERSION, NativeCodec
-from netstack.wire.frames import Hello
 
 SECRET = Secret(b"a secret of all who belong")
 OTHER = Secret(b"a secret of somebody else")

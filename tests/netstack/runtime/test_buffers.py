@@ -8,8 +8,8 @@ import trio.testing
 from trio.testing import MockClock
 
 from netstack.base.errors import InsufficientBuffers, PoolDestroyed
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.buffer.segment import Segment
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.buffer.segment import Segment
 from netstack.runtime.buffers import wait_unpooled
 
 SIZE = 32

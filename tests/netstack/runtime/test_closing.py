@@ -10,8 +10,8 @@ import pytest
 import trio
 
 import netstack
-from netstack.inbound.closing import UnreadRecordsWarning
-from netstack.inbound.gate import SingleInputGate
+from netstack.exchange.inbound.closing import UnreadRecordsWarning
+from netstack.exchange.inbound.gate import SingleInputGate
 
 
 @asynccontextmanager

@@ -14,11 +14,11 @@ from trio.testing import MockClock
 from netstack.base.config import NetworkConfig
 from netstack.base.events import DataType, EndOfPartition, encode_event
 from netstack.base.ids import ChannelDescriptor
-from netstack.buffer.buffer import Buffer
-from netstack.inbound.debloat import BufferDebloater
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.statistics import ChannelStatistics
-from netstack.outbound.partition import ResultPartition
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.inbound.debloat import BufferDebloater
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.inbound.statistics import ChannelStatistics
+from netstack.exchange.outbound.partition import ResultPartition
 from netstack.runtime.debloating import GateDebloating
 from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import open_network

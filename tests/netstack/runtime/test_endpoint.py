@@ -23,12 +23,12 @@ from netstack.base.errors import (
 )
 from netstack.base.ids import ChannelDescriptor
 from netstack.base.transport import ByteStream, transport_for
+from netstack.exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from netstack.exchange.wire.frames import Frame, Goodbye, Hello
 from netstack.runtime.handles import InputGate
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.frames import Frame, Goodbye, Hello
 
 CODEC = NativeCodec()
 HELLO = Hello(PROTOCOL_VERSION, CONFIG.segment_size_bytes, 0, "a peer made of bytes")

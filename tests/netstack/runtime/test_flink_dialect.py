@@ -15,7 +15,7 @@ from netstack.base.errors import ChannelFailed, ConfigError, ConnectionLost, Err
 from netstack.base.events import CheckpointBarrier, Event, UserEvent
 from netstack.base.ids import ChannelDescriptor
 from netstack.base.transport import ByteStream, transport_for
-from netstack.record.flink import LongFormat, StreamElementFormat, StreamRecord, StringFormat, Watermark
+from netstack.exchange.record.flink import LongFormat, StreamElementFormat, StreamRecord, StringFormat, Watermark
 from netstack.runtime.authentication import Secret
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader

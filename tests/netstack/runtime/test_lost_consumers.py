@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, open_network
 from netstack.base.errors import ConsumerLost, LocalProtocolError, PoolDestroyed
-from netstack.outbound.selector import CustomSelector
+from netstack.exchange.outbound.selector import CustomSelector
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.buffer.pools import NetworkBufferPool
+from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.runtime.memory_watch import MemoryWatch
 
 

@@ -13,7 +13,7 @@ from trio_runs import run_virtual
 from netstack.base.config import NetworkConfig
 from netstack.base.ids import ChannelDescriptor
 from netstack.base.timing.waits import WaitStatistics
-from netstack.outbound.selector import BroadcastSelector
+from netstack.exchange.outbound.selector import BroadcastSelector
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.handles import InputGate
 from netstack.runtime.metrics import TaskTimes, as_dict, samples

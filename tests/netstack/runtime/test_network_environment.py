@@ -21,7 +21,7 @@ from netstack.base.errors import (
 )
 from netstack.base.events import UserEvent
 from netstack.base.ids import ChannelDescriptor
-from netstack.outbound.selector import BroadcastSelector, CustomSelector
+from netstack.exchange.outbound.selector import BroadcastSelector, CustomSelector
 from netstack.runtime.handles import UnionInputGate
 from netstack.runtime.network_environment import open_network
 from netstack.runtime.record_writer import RecordWriter

@@ -25,13 +25,13 @@ from netstack.base.errors import (
 )
 from netstack.base.ids import ChannelDescriptor
 from netstack.base.transport import transport_for
-from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.partition import ResultPartition
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.outbound.partition import ResultPartition
+from netstack.exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from netstack.exchange.wire.frames import Hello
 from netstack.runtime.network_environment import GOODBYE_GRACE_S, NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.frames import Hello
 
 # Closing in any order. A program holds a producer and a consumer; who leaves its block first?
 
@@ -194,7 +194,7 @@ async def test_more_channels_than_may_be_queued_close_all_the_same(
         producer.create_partition("p", subpartitions=60)
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", index) for index in range(60)])
         await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.setattr("netstack.wire.connection.MAX_PENDING_CONTROL", 10)  # of 60 to be cancelled
+        monkeypatch.setattr("netstack.exchange.wire.connection.MAX_PENDING_CONTROL", 10)  # of 60 to be cancelled
         gate.close()
         await trio.testing.wait_all_tasks_blocked()
         assert consumer.statistics().pool.required_segments == 0

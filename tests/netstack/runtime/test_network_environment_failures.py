@@ -23,7 +23,7 @@ from netstack.base.errors import (
     ProducerFailed,
 )
 from netstack.base.ids import ChannelDescriptor, ResultPartitionType
-from netstack.outbound.selector import BroadcastSelector, ChannelSelector, CustomSelector, RoundRobinSelector
+from netstack.exchange.outbound.selector import BroadcastSelector, ChannelSelector, CustomSelector, RoundRobinSelector
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter

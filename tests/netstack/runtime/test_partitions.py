@@ -6,9 +6,9 @@ import pytest
 
 from netstack.base.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from netstack.base.ids import PartitionId, ResultPartitionType
-from netstack.buffer.buffer import BufferSource
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.outbound.partition import ResultPartition
+from netstack.exchange.buffer.buffer import BufferSource
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.outbound.partition import ResultPartition
 from netstack.runtime import partitions
 from netstack.runtime.partitions import PartitionRegistry
 from netstack.testing.scripted import VirtualHost

@@ -7,9 +7,9 @@ from pump_stage import CODEC, HELLO, Stage
 
 from netstack.base.errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
 from netstack.base.events import DataType
-from netstack.buffer.buffer import Buffer
+from netstack.exchange.buffer.buffer import Buffer
+from netstack.exchange.wire.frames import AddCredit, ConnectionFailure, Goodbye
 from netstack.runtime.outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
-from netstack.wire.frames import AddCredit, ConnectionFailure, Goodbye
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pump_stage import CODEC, HELLO, Stage
 from trio.testing import MockClock
 
 from netstack.base.errors import ConnectionLost
+from netstack.exchange.wire.frames import AddCredit, Goodbye
 from netstack.runtime.pump import DRAIN_S
-from netstack.wire.frames import AddCredit, Goodbye
 
 
 @pytest.fixture

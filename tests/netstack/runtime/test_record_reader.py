@@ -25,14 +25,14 @@ from netstack.base.events import (
     encode_event,
 )
 from netstack.base.ids import ChannelDescriptor
-from netstack.buffer.elements import EventBuffer
-from netstack.buffer.lent import LentBuffer
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.local_channel import LocalInputChannel
-from netstack.inbound.union import UnionInputGate
-from netstack.outbound.subpartition import ResultSubpartition
-from netstack.record.framing import LENGTH, frame
+from netstack.exchange.buffer.elements import EventBuffer
+from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.inbound.gate import SingleInputGate
+from netstack.exchange.inbound.local_channel import LocalInputChannel
+from netstack.exchange.inbound.union import UnionInputGate
+from netstack.exchange.outbound.subpartition import ResultSubpartition
+from netstack.exchange.record.framing import LENGTH, frame
 from netstack.runtime.gate_waiter import TURN_BUFFERS
 from netstack.runtime.handles import InputGate
 from netstack.runtime.record_reader import ArrayReader, RecordReader

@@ -15,11 +15,11 @@ from netstack.base.errors import ConfigError, ConsumerLost, LocalProtocolError, 
 from netstack.base.events import DataType, EndOfData, UserEvent, decode_event
 from netstack.base.ids import PartitionId, ResultPartitionType
 from netstack.base.timing.deadlines import Deadlines
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.outbound.partition import ResultPartition
-from netstack.outbound.selector import RebalanceSelector
-from netstack.record.formats import RecordFormat
-from netstack.record.framing import frame
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.outbound.partition import ResultPartition
+from netstack.exchange.outbound.selector import RebalanceSelector
+from netstack.exchange.record.formats import RecordFormat
+from netstack.exchange.record.framing import frame
 from netstack.runtime.handles import ResultPartition as Handle
 from netstack.runtime.record_writer import LEND_GRACE_S, RecordWriter
 

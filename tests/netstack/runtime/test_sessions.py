@@ -17,14 +17,8 @@ from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError, ConnectionLost, ErrorCode, NetstackError
 from netstack.base.ids import ChannelDescriptor
 from netstack.base.transport import ByteStream, transport_for
-from netstack.runtime.authentication import Secret
-from netstack.runtime.handshake import Handshake
-from netstack.runtime.network_environment import NetworkEnvironment, open_network
-from netstack.runtime.record_reader import RecordReader
-from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.session_stream import SessionStream
-from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.frames import (
+from netstack.exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from netstack.exchange.wire.frames import (
     AddCredit,
     ConnectionFailure,
     Continue,
@@ -35,8 +29,14 @@ from netstack.wire.frames import (
     Received,
     SessionOffer,
 )
-from netstack.wire.greeting import FEATURE_SESSION
-from netstack.wire.session import WINDOW_BYTES, SessionStatistics
+from netstack.exchange.wire.greeting import FEATURE_SESSION
+from netstack.exchange.wire.session import WINDOW_BYTES, SessionStatistics
+from netstack.runtime.authentication import Secret
+from netstack.runtime.handshake import Handshake
+from netstack.runtime.network_environment import NetworkEnvironment, open_network
+from netstack.runtime.record_reader import RecordReader
+from netstack.runtime.record_writer import RecordWriter
+from netstack.runtime.session_stream import SessionStream
 
 GRACE_S = 5.0
 CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=64 * 256, resume_grace_s=GRACE_S, heartbeat_interval_s=None)

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_network
-from netstack.buffer.pools import NetworkBufferPool
-from netstack.inbound.gate import REVIEW_BUFFERS, SingleInputGate, SpareBuffers
+from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.inbound.gate import REVIEW_BUFFERS, SingleInputGate, SpareBuffers
 
 SEGMENT = 256
 USUAL, SPARE = 3, 9

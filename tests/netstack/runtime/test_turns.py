@@ -8,9 +8,9 @@ from hypothesis import given, strategies as st
 from pump_stage import Stage
 
 from netstack.base.errors import ConnectionLost
+from netstack.exchange.wire.frames import CancelChannel, Frame, Ping
 from netstack.runtime.pump import FRAMES_A_READ, MIN_READ_BYTES, SHORT_READ_BYTES
 from netstack.runtime.turns import FREE_SHARE, OTHERS_SHARE, TURN_S, Turns, WorkAccount
-from netstack.wire.frames import CancelChannel, Frame, Ping
 
 
 class Work:

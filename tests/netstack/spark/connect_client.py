@@ -25,7 +25,7 @@ from netstack import blocking
 from netstack.base.errors import ConfigError
 from netstack.bench.spark import compare, recommend, register_views, run_sweep
 from netstack.bench.spark.tables import RUNS, SCHEMAS, run_frame
-from netstack.keygroups import key_group, operator_index
+from netstack.exchange.keygroups import key_group, operator_index
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.spark import (
     ExchangeStatistics,

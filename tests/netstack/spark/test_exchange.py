@@ -13,7 +13,7 @@ from workers import listening, silent
 
 from netstack.base import build
 from netstack.base.errors import ConfigError
-from netstack.keygroups import key_group, operator_index
+from netstack.exchange.keygroups import key_group, operator_index
 from netstack.spark import ExchangeStatistics, SparkFailed, exchange, plain_errors
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from netstack.base.errors import ConfigError, ProducerFailed
-from netstack.keygroups import default_max_parallelism, key_group, operator_index
+from netstack.exchange.keygroups import default_max_parallelism, key_group, operator_index
 from netstack.spark.barrier import BarrierTask, host_of
 from netstack.spark.exchange_statistics import ExchangeChannel, ExchangeStatistics, ExchangeTask
 from netstack.spark.exchange_task import ExchangeJob, Exchanger

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netstack.base.errors import RecordError
-from netstack.keygroups import group_owners, key_group, operator_index, stable_hash
+from netstack.exchange.keygroups import group_owners, key_group, operator_index, stable_hash
 from netstack.spark.keys import hash_column, hash_columns, owners_of
 
 KINDS = {

@@ -18,9 +18,9 @@ from netstack import blocking
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError, ConnectionLost, RecordError
 from netstack.base.ids import ChannelDescriptor
-from netstack.record.arrow import PIECE_BYTES
-from netstack.record.flink_rows import FlinkRows
-from netstack.record.flink_types import schema_of
+from netstack.exchange.record.arrow import PIECE_BYTES
+from netstack.exchange.record.flink_rows import FlinkRows
+from netstack.exchange.record.flink_types import schema_of
 from netstack.spark.consumer import StreamLocation, StreamPoller, read_epoch, read_subpartition
 from netstack.spark.epoch_protocol import EpochRequest, Poll, StreamState
 from netstack.spark.publisher import Publisher

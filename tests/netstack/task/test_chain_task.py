@@ -48,7 +48,7 @@ from tasks import SMALL, Run, run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, OperatorFailed, RecordError
-from netstack.keygroups import key_group, operator_index
+from netstack.exchange.keygroups import key_group, operator_index
 from netstack.schedule import ChainingStrategy, DataStream, StreamEnvironment, StreamSettings
 from netstack.schedule.descriptors.information import EdgeId, OutputInformation
 from netstack.schedule.graph.job_graph import OperatorKind

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from netstack.base.events import UserEvent
-from netstack.inbound.channel import RemoteInputChannel
-from netstack.outbound.selector import CustomSelector
-from netstack.outbound.writer import PartitionWriter
-from netstack.record.formats import format_named
+from netstack.exchange.inbound.channel import RemoteInputChannel
+from netstack.exchange.outbound.selector import CustomSelector
+from netstack.exchange.outbound.writer import PartitionWriter
+from netstack.exchange.record.formats import format_named
 from netstack.testing.link import Link, Step
 
 SEGMENT = 32

@@ -16,7 +16,7 @@ from job_shapes import job_graph, nightly_join
 from netstack.base.config import KIB, NetworkConfig
 from netstack.base.errors import ConfigError
 from netstack.base.ids import ResultPartitionType
-from netstack.buffer.requirements import GatePlan, PartitionPlan, required_buffers
+from netstack.exchange.buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from netstack.schedule.graph.examples import word_count
 from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.stream_builder import StreamEnvironment

@@ -1,0 +1,136 @@
+"""Announces expected buffers for channels that ran out of credit, and returns credit that they do not use.
+
+Takes: channels that ran out of credit while data waited. Gives: `ExpectedBuffers` frames for them; for a channel that
+stopped sending, the frame that expects none, and its unused credit as empty buffers.
+
+Why: a buffer announces the backlog behind it, and the consumer reserves as many buffers. A blocked writer has queued
+little, so the last buffer of a round announces a backlog of 0. The consumer then releases its buffers, and the next
+round starts with the exclusive ones and waits a round trip for the others. A channel that was blocked a moment ago
+will probably send more. With an announcement of that, the consumer keeps its window open: 1.4 to 1.5 times the
+throughput with 2 + 8 buffers and 22 spare ones.
+
+Rules:
+- Each channel announces its share of `EXPECTED_BUFFERS`; with many channels, others send while one waits.
+- A channel that has sent less than `BUSY_SHARES` times its share between two checks (`CHECK_S`) needs no window.
+  When it has no backlog, its consumer is informed, and all credit above the initial one returns as empty buffers,
+  credit that arrives later included. So an idle channel holds no buffers that others may need.
+- Channels without exclusive buffers, and those whose consumer requested smaller buffers (`NewBufferSize`), are left
+  out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from ...base.events import DataType
+from ..wire.codec import Codec
+from ..wire.credit import MAX_CREDIT
+from ..wire.frames import ExpectedBuffers
+from ..wire.outgoing_batch import OutgoingBatch
+from .sending_channel import SendingChannel
+
+EXPECTED_BUFFERS: Final = 32
+"""For all channels of a connection: 1 MiB of buffers of the default size keeps both ends busy."""
+
+CHECK_S: Final = 0.05
+"""Seconds between two checks of boosted channels; a writer that pauses for less keeps its window."""
+
+BUSY_SHARES: Final = 4
+"""Shares in that time, 80 MB/s with default buffers. Below that rate, waiting a round trip for buffers costs little."""
+
+_DATA: Final = DataType.DATA
+
+
+@final
+class CreditBoost:
+    """The boosted channels of one connection, and those that stopped sending."""
+
+    __slots__ = ("_call_later", "_codec", "_expecting", "_on_write_wanted", "_silent")
+
+    def __init__(
+        self,
+        codec: Codec,
+        call_later: Callable[[float, Callable[[], None]], None],
+        on_write_wanted: Callable[[], None],
+    ) -> None:
+        """Starts without channels.
+
+        Args:
+            codec: encodes control frames.
+            call_later: calls back once, after a delay in seconds.
+            on_write_wanted: called when there is something to write.
+        """
+        self._codec = codec
+        self._call_later = call_later
+        self._on_write_wanted = on_write_wanted
+        self._expecting: dict[SendingChannel, int] = {}  # boosted channels, with their sent buffers at the last check
+        self._silent: dict[SendingChannel, None] = {}  # channels that end their boost and return credit
+
+    @property
+    def has_silent(self) -> bool:
+        """Whether `collect` has frames to add."""
+        return bool(self._silent)
+
+    def add(self, channel: SendingChannel, channels: int, batch: OutgoingBatch) -> None:
+        """Announces more buffers for a channel, one of `channels`, that has data and no credit."""
+        share = EXPECTED_BUFFERS // channels
+        initial = channel.initial_credit
+        if not share or not 0 < initial < MAX_CREDIT or channel.wants_smaller_buffers:
+            return
+        channel.expected = share
+        channel.gives_back = True
+        batch.add_control(self._codec.encode_control(ExpectedBuffers(channel.number, share)))
+        self._silent.pop(channel, None)
+        if not self._expecting:
+            self._call_later(CHECK_S, self._check)
+        self._expecting[channel] = channel.buffers
+
+    def on_credit(self, channel: SendingChannel) -> None:
+        """Returns credit that a channel with an ended boost has received."""
+        if not channel.expected and channel.credit.available > channel.initial_credit:
+            self._silent[channel] = None
+            self._on_write_wanted()
+
+    def forget(self, channel: SendingChannel) -> None:
+        """Removes a closed channel."""
+        self._expecting.pop(channel, None)
+        self._silent.pop(channel, None)
+
+    def collect(self, batch: OutgoingBatch) -> None:
+        """Adds the frames that end boosts and return credit."""
+        waiting, self._silent = self._silent, {}
+        for channel in waiting:
+            view, credit = channel.view, channel.credit
+            if view is None:
+                continue
+            has_room = batch.has_room
+            if not has_room or view.is_available(has_credit=credit.available > 0):
+                self._silent[channel] = None  # its data goes first, and announces the backlog
+                continue
+            batch.add_control(self._codec.encode_control(ExpectedBuffers(channel.number, 0)))
+            while credit.available > channel.initial_credit:
+                if not batch.has_room:
+                    self._silent[channel] = None
+                    break
+                empty = view.take_empty()
+                if empty is None:
+                    break
+                credit.spend()
+                channel.buffers += 1
+                header = self._codec.encode_buffer_header(channel.number, _DATA, empty.sequence, 0, 0, 0)
+                batch.add_control(header)
+
+    def _check(self) -> None:
+        """Ends the boost of channels that have sent little since the last check."""
+        expecting, self._expecting = self._expecting, {}
+        for channel, buffers in expecting.items():
+            if channel.buffers - buffers >= BUSY_SHARES * channel.expected > 0:
+                self._expecting[channel] = channel.buffers
+            else:
+                channel.expected = 0
+                self._silent[channel] = None
+        if self._expecting:
+            self._call_later(CHECK_S, self._check)
+        if self._silent:
+            self._on_write_wanted()

@@ -1,0 +1,356 @@
+"""FrameAssembler: splits a byte stream into frames, and receives payloads directly in their memory.
+
+Takes: the count of bytes that arrived in the windows it lent. Gives: buffers in pool segments, events and control
+frames to a `FrameSink`.
+
+It receives in one of two ways, chosen by the previous frame:
+
+- *staging*: one window into a slab. Frames are parsed in place and payloads copied out. This is best for small frames,
+  of which one read brings many. The tail of a large payload is read straight into its segment. A frame other than a
+  plain buffer is taken from the slab when it is complete. A payload up to `SMALL_BYTES` is copied to the heap instead
+  of a segment: recently freed heap memory is in the processor's cache, the next segment of one of many channels is not.
+- *bulk*: after a full buffer the next frames are probably full buffers too. The windows are the rest of this payload, a
+  header, a whole segment, a header, a whole segment, ...: one system call receives many buffers in place. If a header
+  is different, the bytes behind it are moved to the slab and parsed there, at the cost of one slower read.
+
+Ownership: the channel of a payload is known only after its header, so payloads are received in segments of the
+connection, and the sink *swaps*: it keeps the filled segment as the channel's buffer and returns a free one of that
+channel. Credit guarantees that there is one. Bytes for a closed channel are dropped by returning the filled segment
+itself. A small payload also occupies a free segment of the channel, which only stands for its credit.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, Final, Protocol, final
+
+from ...base.errors import ErrorCode, RemoteProtocolError
+from ...base.events import DataType
+from ..buffer.segment import Segment
+from .codec import Codec, FrameKind, HeaderFields, Inflate
+from .frames import Frame
+
+STAGING_BYTES = 64 * 1024  # a few hundred small frames; larger ones are received directly in segments
+
+SMALL_BYTES: Final = 4 * 1024
+"""Payloads up to this, and below a segment, are copied to the heap: at most an eighth more memory with 32 KiB
+segments."""
+
+_BUFFER: Final = FrameKind.BUFFER  # looking up an enum's attribute takes 50 ns
+_CONTROL: Final = FrameKind.CONTROL
+_DATA: Final = int(DataType.DATA)
+
+
+class BufferSink(Protocol):
+    """Receives data buffers."""
+
+    def on_buffer(
+        self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
+    ) -> Segment:
+        """Takes a data buffer in `segment`. Returns the segment to fill next in exchange (the same one: dropped)."""
+
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        """Takes a small data buffer, which is not in a segment."""
+
+
+class FrameSink(BufferSink, Protocol):
+    """Receives frames."""
+
+    def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
+        """Takes an in-band event."""
+
+    def on_parts(
+        self,
+        channel: int,
+        sequence: int,
+        backlog: int,
+        body: memoryview,
+        sizes: tuple[int, ...],
+        inflate: Inflate | None,
+    ) -> None:
+        """Takes the data buffers of one frame (`Parts`), which used one credit; `sequence` is that of the first."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """Takes a control frame."""
+
+
+@final
+class FrameAssembler:
+    """Parses one direction of one connection."""
+
+    def __init__(self, codec: Codec, sink: FrameSink, landing: list[Segment], max_buffer_bytes: int) -> None:
+        """Starts in staging.
+
+        Args:
+            codec: parses headers and control frames.
+            sink: receives the frames.
+            landing: segments for payloads, owned by the assembler until `take_landing`; empty if this side receives no
+            buffers.
+            max_buffer_bytes: longest payload of a data buffer; a longer one is a protocol error.
+        """
+        self._codec = codec
+        self._sink = sink
+        self.deliver_to(sink)
+        self._header_bytes = codec.header_bytes
+        self._shortest = codec.control_header_bytes
+        self._max_buffer = max_buffer_bytes
+        self._landing = landing
+        self._full = len(landing[0].memory) if landing else 0
+        self._small = min(SMALL_BYTES, self._full - 1)
+        bulk_bytes = len(landing) * (self._full + self._header_bytes)
+        longest = self._header_bytes + max(
+            codec.max_control_bytes, codec.max_event_bytes + codec.max_split_bytes, bulk_bytes
+        )
+        if codec.max_split_bytes and landing:
+            longest = max(longest, self._header_bytes + codec.max_split_bytes + max_buffer_bytes)
+        # The slack lets a codec read a full header where a shorter one is.
+        size = max(STAGING_BYTES, longest) + self._header_bytes
+        self._slab: Any = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared pages would stay
+        self._slab_view: memoryview = memoryview(self._slab)
+        self._stop = STAGING_BYTES
+        self._window = self._slab_view[:STAGING_BYTES]
+        self._filled = 0  # staging: unparsed bytes in the slab
+        self._headers = [memoryview(bytearray(self._header_bytes)) for _ in landing]
+        cells: list[memoryview] = []
+        for header, segment in zip(self._headers, landing, strict=True):
+            cells += (header, segment.memory)
+        self._ring = cells + cells  # twice, so that the cells that follow any cell are one slice
+        self._cell = 0  # bulk and landing: index of the segment being filled
+        self._in_payload = False
+        self._in_bulk = False
+        self._have = 0  # bytes of the current header or payload
+        self._fields: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # length, channel, sequence, backlog, checksum
+
+    def deliver_to(self, sink: BufferSink) -> None:
+        """Sets the receiver of data buffers; an open connection passes its endpoint, to shorten their way."""
+        self._on_buffer = sink.on_buffer
+        self._on_small_buffer = sink.on_small_buffer
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether the stream would be truncated if it ended now."""
+        return self._filled > 0 or self._in_payload or (self._in_bulk and self._have > 0)
+
+    @property
+    def unparsed(self) -> bytes:
+        """The bytes that are not yet a frame, for error texts."""
+        return bytes(self._slab_view[: self._filled])
+
+    def rest(self) -> None:
+        """Returns the slab's memory to the system until bytes arrive again; for an idle connection.
+
+        A partial frame is kept. Landing segments are network buffers and stay.
+        """
+        if not self._filled:
+            self._slab.madvise(mmap.MADV_DONTNEED)
+
+    def take_landing(self) -> list[Segment]:
+        """Returns the landing segments to the caller; the assembler is finished."""
+        landing, self._landing = self._landing, []
+        self._ring = []
+        return landing
+
+    def windows(self) -> list[memoryview]:
+        """The memory for the next bytes, in order. Valid until `advance`."""
+        if self._in_bulk:
+            first = 2 * self._cell
+            have = self._have
+            if self._in_payload:
+                windows = self._ring[first + 1 : first + len(self._ring) // 2]
+                windows[0] = self._landing[self._cell].memory[have : self._fields[0]]
+            else:
+                windows = self._ring[first : first + len(self._ring) // 2]
+                if have:
+                    windows[0] = windows[0][have:]
+            return windows
+        if self._in_payload:
+            # A payload shorter than a segment: its rest, and the slab for whatever follows.
+            return [self._landing[self._cell].memory[self._have : self._fields[0]], self._window]
+        return [self._slab_view[self._filled : self._stop]]
+
+    def advance(self, count: int) -> None:
+        """Parses `count` bytes that were stored in the windows.
+
+        Raises:
+            RemoteProtocolError: they are not a frame of this protocol. The stream is unusable.
+        """
+        if self._in_bulk:
+            self._advance_bulk(count)
+        elif self._in_payload:
+            length = self._fields[0]
+            missing = length - self._have
+            if count < missing:
+                self._have += count
+                return
+            self._deliver()
+            self._filled = count - missing
+            if self._filled:
+                self._parse_slab()
+        else:
+            self._filled += count
+            self._parse_slab()
+
+    def _advance_bulk(self, count: int) -> None:
+        header_bytes = self._header_bytes
+        full = self._full
+        cells = len(self._landing)
+        while count:
+            if self._in_payload:
+                missing = self._fields[0] - self._have
+                if count < missing:
+                    self._have += count
+                    return
+                count -= missing
+                self._deliver()
+                continue
+            missing = header_bytes - self._have
+            if count < missing:
+                have = self._have = self._have + count
+                header = self._headers[self._cell]
+                if have >= self._shortest and have >= self._codec.header_length(header, 0):
+                    # A shorter header than expected; more bytes may never arrive.
+                    self._slab_view[:have] = header[:have]
+                    self._have = 0
+                    self._in_bulk = False
+                    self._filled = have
+                    self._parse_slab()
+                return
+            count -= missing
+            self._have = 0
+            kind, length, data_type, channel, sequence, backlog, checksum = self._codec.parse_header(
+                self._headers[self._cell], 0
+            )
+            if kind is _BUFFER and data_type == _DATA and length == full:
+                self._fields = (length, channel, sequence, backlog, checksum)
+                self._in_payload = True
+                continue
+            # Another frame than expected: gather its header and everything behind it in the slab.
+            slab = self._slab_view
+            slab[:header_bytes] = self._headers[self._cell]
+            filled = header_bytes
+            cell = self._cell
+            while count:
+                take = min(count, full)
+                slab[filled : filled + take] = self._landing[cell].memory[:take]
+                filled += take
+                count -= take
+                cell = (cell + 1) % cells
+                take = min(count, header_bytes)
+                slab[filled : filled + take] = self._headers[cell][:take]
+                filled += take
+                count -= take
+            self._in_bulk = False
+            self._filled = filled
+            self._parse_slab()
+            return
+
+    def _deliver(self) -> None:
+        length, channel, sequence, backlog, checksum = self._fields
+        cell = self._cell
+        self._in_payload = False
+        self._have = 0
+        landing = self._landing
+        ring = self._ring
+        segment = landing[cell] = self._on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
+        ring[2 * cell + 1] = ring[2 * cell + 1 + len(ring) // 2] = segment.memory
+        self._cell = cell + 1 if cell + 1 < len(landing) else 0
+        self._in_bulk = length == self._full
+
+    def _parse_slab(self) -> None:
+        slab = self._slab_view
+        filled = self._filled
+        header_bytes = self._header_bytes
+        shortest = self._shortest
+        parse = self._codec.parse_header
+        small = self._small
+        self._stop = STAGING_BYTES
+        position = 0
+        while True:
+            here = filled - position
+            if here < header_bytes and (here < shortest or here < self._codec.header_length(slab, position)):
+                break
+            fields = parse(slab, position)
+            kind, length, data_type, channel, sequence, backlog, checksum = fields
+            if kind is _BUFFER and data_type == _DATA:
+                start = position + header_bytes
+                here -= header_bytes
+                if length > self._max_buffer or not self._landing:
+                    raise self._too_large("data buffer", channel, length, self._max_buffer if self._landing else 0)
+                if length <= small and length <= here:
+                    position = start + length
+                    self._in_bulk = False
+                    self._on_small_buffer(channel, sequence, backlog, bytes(slab[start:position]), checksum)
+                    continue
+                self._fields = (length, channel, sequence, backlog, checksum)
+                memory = self._landing[self._cell].memory
+                if here < length:
+                    memory[:here] = slab[start:filled]
+                    self._have = here
+                    self._in_payload = True
+                    self._in_bulk = length == self._full
+                    self._filled = 0
+                    return
+                position = start + length
+                memory[:length] = slab[start:position]
+                self._deliver()
+                continue
+            start = position + (shortest if kind is _CONTROL else header_bytes)
+            self._check_length(fields)
+            if filled - start < length:
+                self._stop = max(STAGING_BYTES, start - position + length)
+                break
+            position = start + length
+            self._take_staged(fields, slab[start:position])
+        left = filled - position
+        if left and position:
+            slab[:left] = bytes(slab[position:filled])
+        self._filled = left
+        # Only an empty slab may switch to bulk: the rest of a header precedes the next bytes.
+        if left:
+            self._in_bulk = False
+
+    def _check_length(self, fields: HeaderFields) -> None:
+        """Refuses a frame that is too long, from its header alone."""
+        kind, length, data_type, channel, _, _, _ = fields
+        codec = self._codec
+        if kind is _CONTROL:
+            what, limit = "control frame", codec.max_control_bytes
+        elif data_type != _DATA:
+            what, limit = "event", codec.max_event_bytes
+        elif self._landing:
+            what, limit = "data buffer", self._max_buffer
+        else:
+            what, limit = "data buffer", 0
+        if kind is FrameKind.COMPOSITE and limit:
+            limit += codec.max_split_bytes
+        if length > limit:
+            raise self._too_large(what, channel, length, limit)
+
+    def _take_staged(self, fields: HeaderFields, payload: memoryview) -> None:
+        """Delivers a complete frame that is not a plain buffer."""
+        kind, _, data_type, channel, sequence, backlog, described = fields
+        if kind is _CONTROL:
+            frame = self._codec.decode_control(data_type, channel, bytes(payload))
+            if frame is not None:
+                self._sink.on_frame(frame)
+        elif kind is _BUFFER:
+            self._sink.on_event(channel, sequence, backlog, DataType(data_type), bytes(payload))
+        else:
+            parts = self._codec.split(described, payload)
+            if data_type == _DATA:
+                if len(parts.body) > self._max_buffer:
+                    raise self._too_large("data buffer", channel, len(parts.body), self._max_buffer)
+                self._sink.on_parts(channel, sequence, backlog, parts.body, parts.sizes, parts.inflate)
+                return
+            start = 0
+            for index, size in enumerate(parts.sizes):
+                event = bytes(parts.body[start : start + size])
+                start += size
+                number = (sequence + index) & 0xFFFFFFFF  # 32 bits on the wire
+                self._sink.on_event(channel, number, backlog, DataType(data_type), event)
+
+    def _too_large(self, what: str, channel: int, length: int, limit: int) -> RemoteProtocolError:
+        return RemoteProtocolError(
+            ErrorCode.FRAME_TOO_LARGE if limit else ErrorCode.UNEXPECTED_FRAME,
+            f"{what} of {length} bytes for channel {channel}; at most {limit} bytes are allowed here",
+        )

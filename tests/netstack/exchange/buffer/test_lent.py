@@ -1,0 +1,110 @@
+"""Memory that is lent: built where it lies, copied when its owner wants it back."""
+
+from __future__ import annotations
+
+import pytest
+
+from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
+
+SIZE = 16
+
+
+@pytest.fixture
+def network() -> NetworkBufferPool:
+    return NetworkBufferPool(4, SIZE)
+
+
+@pytest.fixture
+def pool(network: NetworkBufferPool) -> LocalBufferPool:
+    return network.create_pool(2, 4, subpartitions=2, max_buffers_per_channel=3)
+
+
+# Lent memory.
+
+
+def lent_of(pool: LocalBufferPool, *pieces: bytes | bytearray, told: list[str] | None = None) -> LentBuffer:
+    segment = pool.try_acquire(0)
+    assert segment is not None
+    return LentBuffer(
+        tuple(map(memoryview, pieces)),
+        sum(map(len, pieces)),
+        segment,
+        pool,
+        0,
+        None if told is None else lambda: told.append("back"),
+    )
+
+
+def test_a_lent_buffer_is_built_once_where_it_lies(pool: LocalBufferPool) -> None:
+    memory = bytearray(b"abcdef")
+    told: list[str] = []
+    lent = lent_of(pool, memory, told=told)
+    assert (lent.is_finished, lent.has_data(), lent.is_returned) == (True, True, False)
+    assert lent.snapshot() == b"abcdef"
+    assert lent.unread_bytes == 6
+    buffer = lent.build()
+    assert buffer is not None
+    assert buffer.length == 6
+    assert buffer.pieces is None
+    memory[0:1] = b"X"
+    assert bytes(buffer.memory) == b"Xbcdef"  # not a copy
+    assert not lent.has_data()
+    assert lent.build() is None
+    assert lent.snapshot() == b""
+    assert lent.unread_bytes == 0
+    lent.close()
+    assert (lent.is_returned, told) == (False, [])
+    buffer.recycle()
+    assert (lent.is_returned, told) == (True, ["back"])
+    assert pool.statistics().used == 0
+
+
+def test_several_pieces_travel_as_they_are(pool: LocalBufferPool) -> None:
+    lent = lent_of(pool, b"ab", b"cde")
+    buffer = lent.build()
+    assert buffer is not None
+    assert buffer.pieces is not None
+    assert [bytes(piece) for piece in buffer.pieces] == [b"ab", b"cde"]
+    assert buffer.length == 5
+    assert bytes(buffer.contiguous()) == b"abcde"
+    lent.close()
+    buffer.recycle()
+    assert pool.statistics().used == 0
+
+
+def test_detach_copies_what_is_not_yet_built(pool: LocalBufferPool) -> None:
+    memory = bytearray(b"cdefgh")
+    lent = lent_of(pool, b"ab", memory)
+    assert lent.detach() is False
+    assert lent.is_returned
+    memory[:] = b"XXXXXX"
+    assert lent.snapshot() == b"abcdefgh"
+    assert lent.detach() is False
+    buffer = lent.build()
+    assert buffer is not None
+    assert bytes(buffer.contiguous()) == b"abcdefgh"
+    assert buffer.length == 8
+    lent.close()
+    buffer.recycle()
+    assert pool.statistics().used == 0
+
+
+def test_detach_says_when_the_bytes_are_on_their_way(pool: LocalBufferPool) -> None:
+    lent = lent_of(pool, bytearray(b"abc"))
+    buffer = lent.build()
+    assert lent.detach() is True
+    assert not lent.is_returned
+    lent.close()
+    assert buffer is not None
+    buffer.recycle()
+    assert lent.detach() is False
+
+
+def test_a_lent_buffer_dropped_from_the_queue_gives_everything_back(pool: LocalBufferPool) -> None:
+    told: list[str] = []
+    lent = lent_of(pool, b"abc", told=told)
+    lent.close()
+    lent.close()
+    assert (lent.is_returned, told) == (True, ["back"])
+    assert pool.statistics().used == 0
