@@ -42,13 +42,6 @@ from .base.ids import (
     ResultPartitionType as ResultPartitionType,
 )
 from .base.version import __version__ as __version__
-from .checkpoint.instructions import CheckpointSettings as CheckpointSettings
-from .checkpoint.snapshot import TaskSnapshot as TaskSnapshot
-from .checkpoint.storage import (
-    CheckpointStorage as CheckpointStorage,
-    CompletedCheckpoint as CompletedCheckpoint,
-    RefusedCheckpoint as RefusedCheckpoint,
-)
 from .exchange.buffer.requirements import (
     BufferRequirements as BufferRequirements,
     GatePlan as GatePlan,
@@ -91,6 +84,13 @@ from .runtime.network_environment import NetworkEnvironment as NetworkEnvironmen
 from .runtime.record_reader import ArrayReader as ArrayReader, RecordReader as RecordReader
 from .runtime.record_writer import RecordWriter as RecordWriter
 from .runtime.statistics import NetworkStatistics as NetworkStatistics, OpenConnection as OpenConnection
+from .schedule.checkpoint.instructions import CheckpointSettings as CheckpointSettings
+from .schedule.checkpoint.snapshot import TaskSnapshot as TaskSnapshot
+from .schedule.checkpoint.storage import (
+    CheckpointStorage as CheckpointStorage,
+    CompletedCheckpoint as CompletedCheckpoint,
+    RefusedCheckpoint as RefusedCheckpoint,
+)
 from .schedule.descriptors.blob_store import OffloadRule as OffloadRule
 from .schedule.graph.job_graph import ResourceProfile as ResourceProfile
 from .schedule.graph.settings import (

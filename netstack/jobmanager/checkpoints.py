@@ -5,8 +5,8 @@ manifests to the storage, a report of every checkpoint; an error for a folder th
 the allowed roots.
 
 Rules: only threads access the folder. Every request is answered exactly once, whatever happens to the job. Taking over
-a folder fences its previous owner (`checkpoint.fence`), so a folder belongs to a job from before its first access until
-the job has ended. Folders are compared after links are resolved.
+a folder fences its previous owner (`schedule.checkpoint.fence`), so a folder belongs to a job from before its first
+access until the job has ended. Folders are compared after links are resolved.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import trio
 
 from ..base.errors import CheckpointError, ConfigError, LocalProtocolError
 from ..base.events import encode_event
-from ..checkpoint.coordinator import CheckpointCoordinator
-from ..checkpoint.finals import NO_CHECKPOINT, FinalStates
-from ..checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger
-from ..checkpoint.snapshot import TaskFile
-from ..checkpoint.storage import CheckpointStorage
 from ..runtime.threads import InThread
+from ..schedule.checkpoint.coordinator import CheckpointCoordinator
+from ..schedule.checkpoint.finals import NO_CHECKPOINT, FinalStates
+from ..schedule.checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger
+from ..schedule.checkpoint.snapshot import TaskFile
+from ..schedule.checkpoint.storage import CheckpointStorage
 
 
 @final

@@ -18,16 +18,16 @@ import trio
 
 from ..base.errors import CheckpointError, LocalProtocolError, NetstackError
 from ..base.units import counted
-from ..checkpoint.coordinator import CheckpointCoordinator
-from ..checkpoint.finals import FinalStates
-from ..checkpoint.instructions import JobTask
-from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Message, Plain, check_plain
 from ..control.messages import CloseJob, OperatorEvent, attempts_of
 from ..control.reports import JobClosed, JobProgress, SlotBlocked
 from ..runtime.disk_retries import until_stored
 from ..runtime.threads import InThread
 from ..schedule import events, instructions
+from ..schedule.checkpoint.coordinator import CheckpointCoordinator
+from ..schedule.checkpoint.finals import FinalStates
+from ..schedule.checkpoint.instructions import JobTask
+from ..schedule.checkpoint.storage import CheckpointStorage
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler

@@ -14,7 +14,7 @@ import trio
 
 from ..base.errors import ConfigError
 from ..base.text.safe_text import safe_text
-from ..checkpoint.storage import CheckpointStorage
+from ..schedule.checkpoint.storage import CheckpointStorage
 from ..schedule.descriptors.blob_store import CODE_KEY
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.failover.restart import restart_strategy

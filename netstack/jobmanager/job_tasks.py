@@ -20,13 +20,13 @@ import trio
 from ..base.errors import ErrorCode, RemoteProtocolError
 from ..base.text.bounded_msgpack import memory_bytes
 from ..base.text.limited_log import LimitedLog
-from ..checkpoint.instructions import JobTask, Subtask
-from ..checkpoint.snapshot import TaskFile
-from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Attempt
 from ..control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint, submissions
 from ..control.reports import TaskFinished
 from ..schedule import events, instructions
+from ..schedule.checkpoint.instructions import JobTask, Subtask
+from ..schedule.checkpoint.snapshot import TaskFile
+from ..schedule.checkpoint.storage import CheckpointStorage
 from ..schedule.execution import ExecutionState
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot

@@ -25,8 +25,8 @@ from ..runtime.authentication import Secret
 from ..runtime.names import refuse_while_importing
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
+from ..schedule.plan.labels import buffers_problem
 from ..schedule.plan.plan import SlotsIn, make_plan
-from ..schedule.plan.words import buffers_problem
 from ..schedule.slots.slots import LoadBalanceMode
 from .children import Lines, LocalTaskManagers, TaskManagerSettings, open_local_taskmanagers, wait_registered
 from .client import JobClient, JobResult, graph_of, open_job_client

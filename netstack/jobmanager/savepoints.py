@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final, final
 
 from ..base.errors import CheckpointError, CheckpointStorageError, StateMismatch
-from ..checkpoint.folders import MANIFEST_NAME
-from ..checkpoint.snapshot import Manifest, TaskSnapshot, decode_manifest, encode_manifest
-from ..checkpoint.storage import CheckpointStorage
+from ..schedule.checkpoint.folders import MANIFEST_NAME
+from ..schedule.checkpoint.snapshot import Manifest, TaskSnapshot, decode_manifest, encode_manifest
+from ..schedule.checkpoint.storage import CheckpointStorage
 from ..schedule.descriptors.information import WITH_HEADS, EdgeId, JobInformation, edge_id
 from ..schedule.graph.job_graph import JobEdge, JobGraph
 from ..schedule.graph.stream_graph import Partitioner, StreamGraph, StreamNode

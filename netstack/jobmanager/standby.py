@@ -5,7 +5,7 @@ Takes: the folder. Gives: the time at which it becomes ours; an error when it is
 Rules: the owner touches its lock every `RENEW_S`. A standby compares successive observations by its own clock, so
 clocks need not agree. A lock is free as soon as its process dies; a lock that is not touched for `LEASE_S` is taken
 over. A JobManager that resumes and finds that it was replaced ends; until then it can complete no checkpoint and
-publish no end of a job (`store`, `checkpoint.fence`).
+publish no end of a job (`store`, `schedule.checkpoint.fence`).
 """
 
 from __future__ import annotations

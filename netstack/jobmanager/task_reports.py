@@ -13,7 +13,6 @@ import trio
 
 from ..base.errors import ErrorCode, RemoteProtocolError
 from ..base.units import format_size
-from ..checkpoint.snapshot import TaskFile
 from ..control.codec import Attempt, Message
 from ..control.messages import OperatorEvent
 from ..control.reports import (
@@ -26,6 +25,7 @@ from ..control.reports import (
     TaskStates,
 )
 from ..schedule import events
+from ..schedule.checkpoint.snapshot import TaskFile
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.scheduler import Scheduler
 from ..task.checkpoints import checked_subtask_report

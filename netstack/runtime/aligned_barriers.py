@@ -3,7 +3,7 @@
 Takes: the events of a gate, as its reader polls them, and the ends of channels. Gives: the events for the application.
 
 A channel whose barrier has arrived stays blocked until the barriers of all other channels have arrived, so nothing that
-was written after a barrier is read before it (`checkpoint/barrier` has the rules; tasks use the same handler).
+was written after a barrier is read before it (`schedule/checkpoint/barrier` has the rules; tasks use the same handler).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import final
 
 from ..base.errors import LocalProtocolError, NetstackError
 from ..base.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event
-from ..checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler
-from ..checkpoint.barrier.ports import blocks_producer
 from ..exchange.buffer.buffer import Buffer
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.inbound.union import UnionInputGate
+from ..schedule.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler
+from ..schedule.checkpoint.barrier.ports import blocks_producer
 
 
 @final

@@ -13,10 +13,10 @@ from typing import Final, final
 
 import numpy as np
 
+from .deployer import Progress
 from .events import TasksWaiting
 from .execution import ExecutionState
 from .instructions import CommitTasks
-from .progress import Progress
 from .structures import IndexArray, index_array
 
 COMMITTED: Final = "its sinks were committing, so it cannot restart; a job with checkpoints resumes from the last one"

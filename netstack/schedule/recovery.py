@@ -24,11 +24,11 @@ import numpy as np
 from ..base.errors import ConfigError
 from ..base.ids import ResultPartitionType
 from .commit_phase import COMMITTED, CommitPhase
+from .deployer import Progress
 from .events import TaskFailed, TasksLost
 from .execution import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.restart import RestartDecision, Restarts, RestartStrategy
 from .instructions import Cancel, StartTimer
-from .progress import Progress
 from .speculation import Speculation
 from .structures import FlagArray, IndexArray, index_array
 from .topology.regions import Regions

@@ -16,6 +16,7 @@ from typing import Final, final
 from ..base.errors import LocalProtocolError
 from .adaptive.parallelism import ParallelismExplanation
 from .commit_phase import CommitPhase
+from .deployer import Progress
 from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader
 from .descriptors.shuffle import TaskManagerLocation
 from .events import (
@@ -40,7 +41,6 @@ from .execution import ExecutionInput, ExecutionState, JobInput, JobState, JobSt
 from .failover.restart import NoRestart, RestartStrategy
 from .graph.job_graph import JobGraph
 from .instructions import Deploy, EndJob, Instruction, ReturnSlots
-from .progress import Progress
 from .recovery import Failure, Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
 from .slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotDemand

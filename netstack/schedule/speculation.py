@@ -26,11 +26,11 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from .deployer import Progress
 from .events import TasksReported
 from .execution import ExecutionInput, ExecutionState
 from .graph.settings import SpeculationSettings
 from .instructions import BlockTaskManagers, Cancel, Deploy
-from .progress import Progress
 from .scheduler_settings import SpeculationStatistics
 from .slots.slots import Location, PhysicalSlot
 from .structures import FlagArray, IndexArray, index_array

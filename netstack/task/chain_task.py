@@ -31,16 +31,16 @@ import trio
 from ..base.causes import root_cause
 from ..base.errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed
 from ..base.events import CheckpointBarrier
-from ..checkpoint.barrier import BarrierStatistics
-from ..checkpoint.instructions import CheckpointSettings
-from ..checkpoint.snapshot import TaskFile, TaskSnapshot
-from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Plain
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.outbound.partition import ResultPartition
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_writer import RecordWriter
 from ..runtime.threads import InThread
+from ..schedule.checkpoint.barrier import BarrierStatistics
+from ..schedule.checkpoint.instructions import CheckpointSettings
+from ..schedule.checkpoint.snapshot import TaskFile, TaskSnapshot
+from ..schedule.checkpoint.storage import CheckpointStorage
 from ..schedule.descriptors.descriptors import MaybeOffloaded, PartitionDescriptor, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import JobInformation, OutputInformation, TaskInformation, in_flight_format
 from ..schedule.descriptors.shuffle import ShuffleDescriptors

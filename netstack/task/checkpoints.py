@@ -28,14 +28,14 @@ import trio
 from ..base.errors import CheckpointStorageError
 from ..base.events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
 from ..base.text.safe_text import safe_repr
-from ..checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
-from ..checkpoint.channel_state import ChannelStateCapture
-from ..checkpoint.finals import NO_CHECKPOINT, FinalStates
-from ..checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
-from ..checkpoint.storage import CheckpointStorage
 from ..runtime.disk_retries import until_stored
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.threads import InThread
+from ..schedule.checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
+from ..schedule.checkpoint.channel_state import ChannelStateCapture
+from ..schedule.checkpoint.finals import NO_CHECKPOINT, FinalStates
+from ..schedule.checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
+from ..schedule.checkpoint.storage import CheckpointStorage
 from .chain import OperatorChain
 from .commits import AT_THE_END
 from .input import TaskInput

@@ -22,15 +22,6 @@ import numpy as np
 
 from ..base.errors import LocalProtocolError, RecordError, StateMismatch
 from ..base.events import CancelCheckpointMarker, CheckpointBarrier, DataType, UserEvent, decode_event
-from ..checkpoint.barrier import (
-    AbortReason,
-    BarrierHandler,
-    BarrierStatistics,
-    BarrierTracker,
-    CannotCheckpoint,
-    CheckpointTask,
-)
-from ..checkpoint.snapshot import ChannelBytes
 from ..exchange.buffer.buffer import Buffer
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.inbound.union import UnionInputGate
@@ -40,6 +31,15 @@ from ..exchange.record.formats import format_named
 from ..exchange.record.spill import SpillDirectory
 from ..runtime.deserializers import new_deserializer
 from ..runtime.network_environment import NetworkEnvironment
+from ..schedule.checkpoint.barrier import (
+    AbortReason,
+    BarrierHandler,
+    BarrierStatistics,
+    BarrierTracker,
+    CannotCheckpoint,
+    CheckpointTask,
+)
+from ..schedule.checkpoint.snapshot import ChannelBytes
 from ..schedule.descriptors.information import EdgeId, InputInformation, in_flight_format
 from ..schedule.descriptors.shuffle import partition_place
 from .fused import Records

@@ -5,7 +5,7 @@ Takes: keys and values of the operator. Gives: a mapping, and copies of it for c
 Rules: a key belongs to the subtask that receives its records. So only operators whose inputs are all keyed have keyed
 state, and they must use the keys of their inputs. Two keys are equal if their placement treats them as equal: the table
 stores canonical forms (`canonical_key`), and returns the original keys. Values are plain data (see
-`checkpoint.snapshot`).
+`schedule.checkpoint.snapshot`).
 """
 
 from __future__ import annotations

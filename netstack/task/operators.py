@@ -50,8 +50,8 @@ without restart.
 Rules for operators:
 - Methods run one at a time, record by record. A checkpoint is taken between two records, so it contains everything that
   a method left in the operator.
-- `snapshot` returns plain data (see `checkpoint.snapshot`), which are copied before the next record. State by key
-  belongs in `context.keyed_state`.
+- `snapshot` returns plain data (see `schedule.checkpoint.snapshot`), which are copied before the next record. State by
+  key belongs in `context.keyed_state`.
 - Records are passed by reference within a chain: if an operator changes a record, every operator that gets it sees the
   change. Over the network a record becomes what its format decodes: msgpack turns tuples into lists.
 - A normal method that computes for long blocks everything else in its process; use a thread.

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from ..base.errors import CheckpointError, StateMismatch
-from ..checkpoint.recovery import Exchange, TaskPlan, recover
-from ..checkpoint.snapshot import ChannelBytes, TaskSnapshot
 from ..exchange.record.formats import format_named
 from ..exchange.record.stream_records import StreamRecords
+from ..schedule.checkpoint.recovery import Exchange, TaskPlan, recover
+from ..schedule.checkpoint.snapshot import ChannelBytes, TaskSnapshot
 from ..schedule.descriptors.information import (
     EdgeId,
     InputInformation,

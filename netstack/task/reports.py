@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 from ..base.events import CheckpointBarrier
-from ..checkpoint.barrier import BarrierStatistics
-from ..checkpoint.snapshot import TaskFile
 from ..control.codec import Plain
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.outbound.partition import ResultPartition
+from ..schedule.checkpoint.barrier import BarrierStatistics
+from ..schedule.checkpoint.snapshot import TaskFile
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 
 

@@ -15,12 +15,12 @@ from math import isqrt
 from typing import Final
 
 from ..base.errors import LocalProtocolError
-from ..checkpoint.barrier import BarrierStatistics
 from ..control.codec import Attempt, Plain
 from ..exchange.buffer.statistics import LocalBufferPoolStatistics
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.outbound.partition import ResultPartition
 from ..runtime.network_environment import NetworkEnvironment
+from ..schedule.checkpoint.barrier import BarrierStatistics
 from ..schedule.descriptors.shuffle import partition_place
 from ..task.reports import RunnableTask
 from .job_scope import JobScope

@@ -19,7 +19,6 @@ from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError
 from netstack.base.events import decode_event
 from netstack.base.ids import ChannelDescriptor
-from netstack.checkpoint.snapshot import VERSION, decode_manifest, decode_snapshot
 from netstack.control.frames import unpack
 from netstack.control.messages import CODEC as MESSAGES
 from netstack.exchange.buffer.pools import NetworkBufferPool
@@ -42,6 +41,7 @@ from netstack.exchange.wire.flink_producer import FlinkProducerCodec
 from netstack.exchange.wire.frames import Hello
 from netstack.exchange.wire.greeting import FEATURE_CHECKSUM
 from netstack.runtime.partitions import PartitionRegistry
+from netstack.schedule.checkpoint.snapshot import VERSION, decode_manifest, decode_snapshot
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.information import JobInformation, TaskInformation
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, compress

@@ -23,7 +23,7 @@ from netstack.base.events import (
     EndOfPartition,
     data_type_of,
 )
-from netstack.checkpoint.barrier import (
+from netstack.schedule.checkpoint.barrier import (
     AbortReason,
     AlignmentStatistics,
     CannotCheckpoint,

@@ -16,8 +16,8 @@ from task_functions import Collect
 from tasks import running
 from trio_runs import run_virtual
 
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.task.context import OperatorContext
 
 COUNT = 60

@@ -11,7 +11,7 @@ from netstack.base.events import (
     Alignment,
     CheckpointBarrier,
 )
-from netstack.checkpoint.barrier import (
+from netstack.schedule.checkpoint.barrier import (
     AbortReason,
     BarrierHandler,
     BarrierTracker,

@@ -18,8 +18,8 @@ from task_functions import Collect, Seen, SlowNumbers, double, key_of, last_chan
 from tasks import run_to_its_end, running
 from trio_runs import run_virtual
 
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 
 COUNT = 120
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from netstack.checkpoint.coordinator import CheckpointCoordinator
-from netstack.checkpoint.instructions import (
+from netstack.schedule.checkpoint.coordinator import CheckpointCoordinator
+from netstack.schedule.checkpoint.instructions import (
     Abort,
     CheckpointSettings,
     Complete,
@@ -16,7 +16,7 @@ from netstack.checkpoint.instructions import (
     Subtask,
     Trigger,
 )
-from netstack.checkpoint.snapshot import TaskFile
+from netstack.schedule.checkpoint.snapshot import TaskFile
 
 JOB = [JobTask("source", 2), JobTask("map", 2, ("source",)), JobTask("sink", 1, ("map",))]
 SUBTASKS = [(task.name, subtask) for task in JOB for subtask in range(task.parallelism)]

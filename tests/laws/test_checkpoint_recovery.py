@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from hypothesis import given, strategies as st
 from record_streams import streams_of
 
-from netstack.checkpoint.recovery import Exchange, TaskPlan, recover, split_records
-from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.exchange.keygroups import key_group, operator_index
+from netstack.schedule.checkpoint.recovery import Exchange, TaskPlan, recover, split_records
+from netstack.schedule.checkpoint.snapshot import TaskSnapshot
 
 
 @dataclass(frozen=True)

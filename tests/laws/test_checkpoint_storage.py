@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from netstack.base.errors import CheckpointStorageError
-from netstack.checkpoint.files import CheckpointFiles
-from netstack.checkpoint.snapshot import Manifest, TaskSnapshot, decode_snapshot, encode_snapshot
-from netstack.checkpoint.storage import CheckpointStorage
+from netstack.schedule.checkpoint.files import CheckpointFiles
+from netstack.schedule.checkpoint.snapshot import Manifest, TaskSnapshot, decode_snapshot, encode_snapshot
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 
 CREATED = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -21,12 +21,12 @@ from netstack.base.events import (
     EndOfPartition,
     decode_event,
 )
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CannotCheckpoint
 from netstack.exchange.outbound.selector import CustomSelector
 from netstack.exchange.outbound.writer import PartitionWriter
 from netstack.exchange.record.deserializer import RecordDeserializer
 from netstack.exchange.record.formats import format_named
 from netstack.exchange.record.spill import SpillDirectory
+from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CannotCheckpoint
 from netstack.testing.link import Link, Step
 
 SEGMENT = 32

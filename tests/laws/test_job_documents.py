@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError, RemoteProtocolError
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.exchange.record.formats import FORMATS
 from netstack.schedule import (
     ChainingStrategy,
@@ -24,6 +23,7 @@ from netstack.schedule import (
     StreamSettings,
     generate_job,
 )
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.descriptors.information import EdgeId, JobInformation, TaskInformation
 from netstack.schedule.graph.job_file import job_of, read_job, write_job
 from netstack.schedule.graph.job_graph import OperatorKind

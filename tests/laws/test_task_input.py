@@ -24,7 +24,6 @@ from netstack.base.events import (
     encode_event,
 )
 from netstack.base.ids import ChannelDescriptor
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.exchange.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.exchange.buffer.lent import LentBuffer
 from netstack.exchange.buffer.pools import NetworkBufferPool
@@ -33,6 +32,7 @@ from netstack.exchange.inbound.local_channel import LocalInputChannel
 from netstack.exchange.outbound.subpartition import ResultSubpartition
 from netstack.exchange.record.framing import head_of
 from netstack.runtime.network_environment import NetworkEnvironment
+from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.schedule.descriptors.shuffle import partition_name
 from netstack.task.input import TaskInput

@@ -55,7 +55,7 @@ assert loaded == {"netstack.base"} | {
 }, loaded
 assert not {"trio", "numpy"} & set(sys.modules)
 netstack.open_network, netstack.RecordWriter, netstack.RecordReader
-rooms = ("netstack.schedule", "netstack.jobmanager", "netstack.checkpoint")
+rooms = ("netstack.schedule", "netstack.jobmanager", "netstack.schedule.checkpoint")
 heavy = {name for name in sys.modules if name.startswith(rooms)}
 assert not heavy, heavy
 """

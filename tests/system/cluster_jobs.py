@@ -17,8 +17,8 @@ from typing import Any
 
 import trio
 
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import OperatorStream
 from netstack.schedule.graph.stream_graph import Partitioner

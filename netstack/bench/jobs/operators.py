@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import trio
 
-from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings

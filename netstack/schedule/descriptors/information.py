@@ -17,7 +17,7 @@ from ...base.config import DEFAULT_LATENCY_INTERVAL_S
 from ...base.errors import ConfigError, ErrorCode, RemoteProtocolError
 from ...base.text.bounded_msgpack import unpack_document
 from ...base.text.safe_text import type_text
-from ...checkpoint.instructions import CheckpointSettings
+from ..checkpoint.instructions import CheckpointSettings
 from ..graph.job_graph import (
     DEFAULT_KEEP,
     ChainedEdge,

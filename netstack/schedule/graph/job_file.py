@@ -27,7 +27,7 @@ from ...base.config import NetworkConfig
 from ...base.errors import ConfigError
 from ...base.function_names import name_of
 from ...base.text.safe_text import safe_repr, type_text
-from ...checkpoint.instructions import CheckpointSettings
+from ..checkpoint.instructions import CheckpointSettings
 from .job_graph import UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile, SourceSize
 from .settings import AdaptiveSettings, CutSettings, RestartSettings, SpeculationSettings
 from .stream_builder import DataStream, OperatorStream, StreamEnvironment

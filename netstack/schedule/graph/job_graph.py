@@ -14,7 +14,7 @@ from typing import Any, Final, final
 from ...base.config import DEFAULT_LATENCY_INTERVAL_S
 from ...base.errors import ConfigError
 from ...base.ids import ResultPartitionType
-from ...checkpoint.instructions import CheckpointSettings
+from ..checkpoint.instructions import CheckpointSettings
 
 UNDECIDED: Final = -1
 """Parallelism of a vertex that the adaptive batch scheduler decides when its inputs are complete."""

@@ -17,8 +17,8 @@ from typing import Any, Final, final
 from ...base.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
 from ...base.errors import ConfigError
 from ...base.setting_types import check_types
-from ...checkpoint.instructions import CheckpointSettings
 from ...exchange.record.formats import FORMATS
+from ..checkpoint.instructions import CheckpointSettings
 from .job_graph import (
     DEFAULT_FORMAT,
     DEFAULT_KEEP,

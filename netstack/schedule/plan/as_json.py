@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.job_graph import UNDECIDED
+from .labels import buffers_problem, letter
 from .plan import Plan
-from .words import buffers_problem, letter
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

@@ -14,10 +14,7 @@ from typing import Final
 from ...base.units import counted
 from ..graph.chaining import ChainingExplanation
 from ..graph.job_graph import JobVertex
-from .picture import BOX_WIDTH, Box, lay_out
-from .plan import Plan
-from .text import taskmanager_rows
-from .words import (
+from .labels import (
     buffers_problem,
     channels_text,
     cluster_text,
@@ -31,6 +28,9 @@ from .words import (
     summary,
     unknown_text,
 )
+from .picture import BOX_WIDTH, Box, lay_out
+from .plan import Plan
+from .text import taskmanager_rows
 
 HUES: Final = 8
 _MOST_OPERATORS: Final = 8

@@ -18,8 +18,8 @@ from typing import Final, TypeAlias, final
 
 from ...base.units import counted
 from ..graph.job_graph import JobGraph
+from .labels import channels_text, edge_text, group_text, letter, parallelism_text, shortened
 from .plan import Plan
-from .words import channels_text, edge_text, group_text, letter, parallelism_text, shortened
 
 BOX_WIDTH: Final = 244
 _GAP: Final = 36

@@ -14,9 +14,7 @@ import numpy as np
 
 from ...base.units import counted
 from ..slots.placement import Placement
-from .picture import picture
-from .plan import Plan
-from .words import (
+from .labels import (
     buffers_problem,
     cluster_text,
     letter,
@@ -28,6 +26,8 @@ from .words import (
     summary,
     unknown_text,
 )
+from .picture import picture
+from .plan import Plan
 
 _MOST_SLOTS: Final = 64
 """Slots that are listed one by one."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from ...base.config import NetworkConfig
-from ...checkpoint.instructions import CheckpointSettings
+from ...schedule.checkpoint.instructions import CheckpointSettings
 from ...schedule.graph.settings import RestartSettings
 from ...schedule.graph.stream_builder import StreamEnvironment
 from ...schedule.graph.stream_graph import StreamSettings

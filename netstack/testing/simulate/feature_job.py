@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ...base.config import NetworkConfig
-from ...checkpoint.instructions import CheckpointSettings
+from ...schedule.checkpoint.instructions import CheckpointSettings
 from ...schedule.graph.settings import AdaptiveSettings, RestartSettings
 from ...schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
 from ...schedule.graph.stream_graph import ExchangeMode, GlobalExchangeMode, StreamSettings

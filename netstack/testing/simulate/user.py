@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar, final
 import trio
 
 from ...base.errors import ConfigError, NetstackError
-from ...checkpoint.storage import CheckpointStorage
 from ...jobmanager.job_master import JobMaster
 from ...jobmanager.job_record import JobRecord
 from ...jobmanager.service import JobManager
+from ...schedule.checkpoint.storage import CheckpointStorage
 from ...schedule.commit_phase import COMMITTED
 from ...schedule.graph.job_file import write_job
 from ...schedule.graph.job_generator import generate_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from ...base.config import NetworkConfig
-from ...checkpoint.instructions import CheckpointSettings
+from ...schedule.checkpoint.instructions import CheckpointSettings
 from ...schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 from ...schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
 from ...schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings

@@ -11,9 +11,9 @@ import pytest
 
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.settings import AdaptiveSettings, CutSettings, RestartSettings, SpeculationSettings
 from netstack.taskmanager.config import TaskManagerConfig
 

@@ -13,9 +13,6 @@ import trio
 
 from netstack.base.errors import ConnectionLost
 from netstack.base.events import CheckpointBarrier, decode_event
-from netstack.checkpoint.finals import FinalStates
-from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.checkpoint.storage import CheckpointStorage
 from netstack.control.codec import Message
 from netstack.control.link import CLIENT, TASKMANAGER, ControlLink, dial
 from netstack.control.messages import (
@@ -43,6 +40,9 @@ from netstack.control.reports import (
 )
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager, open_jobmanager
+from netstack.schedule.checkpoint.finals import FinalStates
+from netstack.schedule.checkpoint.snapshot import TaskSnapshot
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.information import TaskInformation
 from netstack.schedule.graph.job_file import write_job

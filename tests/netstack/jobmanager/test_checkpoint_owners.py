@@ -10,7 +10,7 @@ import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
-from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 

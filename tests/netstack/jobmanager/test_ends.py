@@ -14,13 +14,13 @@ from scripted_taskmanager import Client, client, document, jobmanager, taskmanag
 from trio.testing import MockClock
 
 from netstack.base.errors import CheckpointStorageError
-from netstack.checkpoint.finals import NO_CHECKPOINT
-from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.checkpoint.storage import CheckpointStorage
 from netstack.control.reports import JobProgress
 from netstack.jobmanager import checkpoints
 from netstack.jobmanager.store import JobStore
 from netstack.jobmanager.stored_files import JobStoreError
+from netstack.schedule.checkpoint.finals import NO_CHECKPOINT
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.schedule.commit_phase import COMMITTED
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment

@@ -9,11 +9,11 @@ import trio
 import trio.testing
 
 from netstack.base.errors import CheckpointError
-from netstack.checkpoint.coordinator import CheckpointCoordinator
-from netstack.checkpoint.finals import NO_CHECKPOINT
-from netstack.checkpoint.instructions import CheckpointSettings, JobTask
-from netstack.checkpoint.snapshot import TaskFile
 from netstack.jobmanager.checkpoints import JobCheckpoints
+from netstack.schedule.checkpoint.coordinator import CheckpointCoordinator
+from netstack.schedule.checkpoint.finals import NO_CHECKPOINT
+from netstack.schedule.checkpoint.instructions import CheckpointSettings, JobTask
+from netstack.schedule.checkpoint.snapshot import TaskFile
 
 
 class Commands:

@@ -14,11 +14,11 @@ from scripted_taskmanager import ScriptedTaskManager, client, document, jobmanag
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control.messages import CloseJob, TriggerCheckpoint
 from netstack.jobmanager import queries
 from netstack.jobmanager.progress import checked_progress
 from netstack.jobmanager.slot_offers import ORDER_PATIENCE_S
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings

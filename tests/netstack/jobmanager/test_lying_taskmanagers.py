@@ -11,7 +11,6 @@ import trio.lowlevel
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control.codec import Message
 from netstack.control.reports import (
     BlobKept,
@@ -26,6 +25,7 @@ from netstack.control.reports import (
     TaskFinished,
     TaskStates,
 )
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.descriptors.blob_store import CODE_KEY
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings

@@ -14,12 +14,12 @@ import trio
 from scripted_taskmanager import ScriptedTaskManager, client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control import reports
 from netstack.control.codec import TEXT_CHARACTERS, Message
 from netstack.control.frames import pack
 from netstack.control.messages import OperatorEvent
 from netstack.jobmanager import peer_budget
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 

@@ -13,11 +13,11 @@ from scripted_taskmanager import client, document, jobmanager, taskmanager
 from served_pages import pipeline
 from trio.testing import MockClock
 
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.control.reports import JobProgress
 from netstack.jobmanager import metrics
 from netstack.jobmanager.metrics import CATALOGUE, serve_metrics, statistics
 from netstack.runtime.metrics import samples
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import CheckpointStorageError, ConfigError, StateMismatch
-from netstack.checkpoint.snapshot import Manifest, TaskSnapshot
-from netstack.checkpoint.storage import CheckpointStorage
 from netstack.jobmanager.savepoints import SavepointContents, adopt_savepoint, check_savepoint
 from netstack.schedule import StreamEnvironment
+from netstack.schedule.checkpoint.snapshot import Manifest, TaskSnapshot
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.schedule.descriptors.information import EdgeId
 from netstack.schedule.graph.job_file import job_of, write_job
 from netstack.schedule.graph.job_generator import generate_job

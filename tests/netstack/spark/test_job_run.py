@@ -18,8 +18,8 @@ import pytest
 from workers import listening, silent
 
 from netstack.base.errors import ConfigError, JobFailed, RequestRefused
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.cli import main
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings

@@ -13,12 +13,12 @@ import trio.testing
 
 from netstack.base.config import NetworkConfig
 from netstack.base.events import Alignment, CheckpointBarrier
-from netstack.checkpoint.finals import FinalStates
-from netstack.checkpoint.snapshot import Manifest, TaskFile
-from netstack.checkpoint.storage import CheckpointStorage
 from netstack.runtime.names import load
 from netstack.runtime.network_environment import NetworkEnvironment, open_network
 from netstack.schedule import StreamEnvironment, StreamGraph, generate_job
+from netstack.schedule.checkpoint.finals import FinalStates
+from netstack.schedule.checkpoint.snapshot import Manifest, TaskFile
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.information import JobInformation, TaskInformation

@@ -11,8 +11,8 @@ from task_functions import Closes, Collect, SlowNumbers, double, key_of
 from tasks import running
 from trio.testing import MockClock
 
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 
 
 def job_of(folder: Path) -> StreamEnvironment:

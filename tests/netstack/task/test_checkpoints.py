@@ -37,12 +37,12 @@ from netstack.base.errors import (
     OperatorUnusable,
     StateMismatch,
 )
-from netstack.checkpoint.finals import NO_CHECKPOINT, FinalStates
-from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.checkpoint.snapshot import TaskFile, TaskSnapshot
-from netstack.checkpoint.storage import CheckpointStorage
 from netstack.jobmanager.savepoints import SavepointContents, check_savepoint
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.finals import NO_CHECKPOINT, FinalStates
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.snapshot import TaskFile, TaskSnapshot
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.schedule.descriptors.information import EdgeId
 from netstack.schedule.graph.job_generator import generate_job
 

@@ -13,8 +13,8 @@ from tasks import run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import CheckpointError, ConfigError
-from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.task.commits import Commits
 
 MODES = pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])

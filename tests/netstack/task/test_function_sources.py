@@ -14,9 +14,9 @@ from tasks import run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, StateMismatch
-from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.snapshot import TaskSnapshot
 from netstack.task import iterable_source
 from netstack.task.chain_loop import TURN_S
 

@@ -23,7 +23,6 @@ from netstack.base.events import (
     encode_event,
 )
 from netstack.base.ids import ChannelDescriptor
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.exchange.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.exchange.buffer.lent import LentBuffer
 from netstack.exchange.buffer.pools import NetworkBufferPool
@@ -34,6 +33,7 @@ from netstack.exchange.record.formats import rows_as_bytes
 from netstack.exchange.record.framing import frame, head_of
 from netstack.exchange.record.stream_records import HEAD
 from netstack.runtime.network_environment import NetworkEnvironment
+from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.schedule.descriptors.shuffle import partition_name
 from netstack.task.input import TaskInput

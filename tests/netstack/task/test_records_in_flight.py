@@ -15,10 +15,10 @@ from trio.testing import MockClock
 
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import StateMismatch
-from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.checkpoint.storage import CheckpointStorage
 from netstack.jobmanager.savepoints import SavepointContents
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.schedule.graph.stream_builder import DataStream
 
 COUNT = 120

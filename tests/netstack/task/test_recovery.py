@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from job_shapes import job_graph
 
 from netstack.base.errors import StateMismatch
-from netstack.checkpoint.snapshot import TaskSnapshot
+from netstack.schedule.checkpoint.snapshot import TaskSnapshot
 from netstack.schedule.descriptors.information import JobInformation, TaskInformation
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.task.recovery import RestoredCheckpoint

@@ -13,10 +13,10 @@ from tasks import Run, run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import StateMismatch
-from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.checkpoint.storage import CheckpointStorage
 from netstack.jobmanager.savepoints import SavepointContents, check_savepoint
 from netstack.schedule import StreamEnvironment, StreamSettings, generate_job
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 
 COUNT = 200
 ALL = Counter(key_of(2 * number) for number in range(COUNT))

@@ -11,10 +11,10 @@ from taskmanagerworld import taskmanager_open
 from trio.testing import MockClock
 
 from netstack.base.events import CheckpointBarrier, encode_event
-from netstack.checkpoint.instructions import CheckpointSettings
-from netstack.checkpoint.storage import CheckpointStorage
 from netstack.control.messages import AbortCheckpoint, CheckpointCompleted, TriggerCheckpoint
 from netstack.control.reports import CheckpointAcknowledged, TaskFinished
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.schedule.descriptors.information import JobInformation, OperatorInformation, TaskInformation
 from netstack.schedule.graph.job_graph import OperatorKind
 

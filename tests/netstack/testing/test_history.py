@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from netstack.checkpoint.storage import CheckpointStorage
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.task.input import TaskInput
 from netstack.task.output import TaskOutput
 from netstack.testing.simulate.checked import Source

@@ -7,7 +7,7 @@ from job_shapes import job_graph
 
 from netstack.base.errors import ConfigError
 from netstack.base.ids import ResultPartitionType
-from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.job_generator import generate_job, pattern_of
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern, JobGraph, ResourceProfile
 from netstack.schedule.graph.stream_builder import StreamEnvironment

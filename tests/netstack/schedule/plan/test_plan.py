@@ -31,9 +31,9 @@ from netstack.schedule.graph.stream_graph import (
 from netstack.schedule.plan import plan as planning
 from netstack.schedule.plan.as_json import plan_document
 from netstack.schedule.plan.html import plan_html, plan_svg
+from netstack.schedule.plan.labels import letter, ranges, shortened
 from netstack.schedule.plan.plan import Plan, SlotsIn
 from netstack.schedule.plan.text import plan_text
-from netstack.schedule.plan.words import letter, ranges, shortened
 from netstack.schedule.slots.slots import LoadBalanceMode
 
 F = "jobs:function"

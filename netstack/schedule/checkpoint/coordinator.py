@@ -26,8 +26,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final, final
 
-from ..base.errors import LocalProtocolError
-from ..base.events import CheckpointBarrier
+from ...base.errors import LocalProtocolError
+from ...base.events import CheckpointBarrier
 from .instructions import (
     NS_PER_S,
     Abort,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from ..base.errors import CheckpointError, LocalProtocolError
+from ...base.errors import CheckpointError, LocalProtocolError
 from .snapshot import ChannelBytes, ChannelKey
 
 _Pieces: TypeAlias = dict[ChannelKey, list[bytes]]

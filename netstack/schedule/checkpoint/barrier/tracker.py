@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from ...base.errors import LocalProtocolError
-from ...base.events import Alignment, CheckpointBarrier
+from ....base.errors import LocalProtocolError
+from ....base.events import Alignment, CheckpointBarrier
 from .ports import (
     AbortReason,
     AlignmentStatistics,

@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from ..base.errors import CheckpointFenced, CheckpointStorageError, ConfigError
-from ..base.text.safe_text import safe_repr
+from ...base.errors import CheckpointFenced, CheckpointStorageError, ConfigError
+from ...base.text.safe_text import safe_repr
 from .fence import CheckpointFence
 from .files import CheckpointFiles
 from .folders import MANIFEST_NAME, CheckpointFolders, folder_name

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from netstack.base.errors import CheckpointError, CheckpointStorageError
-from netstack.checkpoint.finals import FinalStates
-from netstack.checkpoint.snapshot import Manifest, TaskFile, TaskSnapshot
-from netstack.checkpoint.storage import CheckpointStorage
+from netstack.schedule.checkpoint.finals import FinalStates
+from netstack.schedule.checkpoint.snapshot import Manifest, TaskFile, TaskSnapshot
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 
 
 def test_a_final_state_becomes_part_of_a_checkpoint(tmp_path: Path) -> None:

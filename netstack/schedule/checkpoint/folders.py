@@ -20,8 +20,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-from ..base import crc
-from ..base.errors import CheckpointStorageError
+from ...base import crc
+from ...base.errors import CheckpointStorageError
 from .files import CheckpointFiles
 
 LOGGER: Final = logging.getLogger("netstack")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from netstack.base.events import Alignment, CheckpointBarrier
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
+from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
 
 MS = 1_000_000
 

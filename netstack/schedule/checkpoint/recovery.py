@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from ..base.errors import CheckpointError, ConfigError
-from ..base.text.safe_text import safe_error, safe_repr, type_text
-from ..exchange.keygroups import canonical_key, check_parallelism, default_max_parallelism, key_group, operator_index
-from ..exchange.record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run, frame
+from ...base.errors import CheckpointError, ConfigError
+from ...base.text.safe_text import safe_error, safe_repr, type_text
+from ...exchange.keygroups import canonical_key, check_parallelism, default_max_parallelism, key_group, operator_index
+from ...exchange.record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run, frame
 from .snapshot import ChannelKey, TaskSnapshot
 
 LOGGER: Final = logging.getLogger("netstack")

@@ -26,8 +26,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final, final
 
-from ..base.errors import CheckpointFenced, CheckpointStorageError
-from ..base.text.safe_text import safe_text
+from ...base.errors import CheckpointFenced, CheckpointStorageError
+from ...base.text.safe_text import safe_text
 from .files import CheckpointFiles
 from .folders import CheckpointFolders
 

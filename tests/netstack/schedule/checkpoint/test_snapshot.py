@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from netstack.base.errors import CheckpointError, CheckpointStorageError, LocalProtocolError
-from netstack.checkpoint.snapshot import (
+from netstack.schedule.checkpoint.snapshot import (
     Manifest,
     TaskFile,
     TaskSnapshot,

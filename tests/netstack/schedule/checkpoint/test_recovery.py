@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from netstack.base.errors import CheckpointError, ConfigError
-from netstack.checkpoint.recovery import Exchange, RecoveredTask, TaskPlan, recover, split_records
-from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.exchange.keygroups import canonical_key, key_group, operator_index
 from netstack.exchange.record.framing import frame
+from netstack.schedule.checkpoint.recovery import Exchange, RecoveredTask, TaskPlan, recover, split_records
+from netstack.schedule.checkpoint.snapshot import TaskSnapshot
 
 
 def framed(*records: bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netstack.base.errors import LocalProtocolError
-from netstack.checkpoint.channel_state import ChannelState, ChannelStateCapture, ChannelStateStatistics
+from netstack.schedule.checkpoint.channel_state import ChannelState, ChannelStateCapture, ChannelStateStatistics
 
 A, B = ("words-0", 0), ("words-1", 0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from netstack.base.errors import LocalProtocolError
 from netstack.base.events import Alignment
-from netstack.checkpoint.barrier import BarrierHandler
+from netstack.schedule.checkpoint.barrier import BarrierHandler
 
 MS = 1_000_000
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from ..base.errors import ConfigError
-from ..base.events import Alignment, CheckpointBarrier
-from ..base.setting_types import check_types
+from ...base.errors import ConfigError
+from ...base.events import Alignment, CheckpointBarrier
+from ...base.setting_types import check_types
 from .snapshot import Manifest, TaskFile
 
 Subtask: TypeAlias = tuple[str, int]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import LocalProtocolError
-from netstack.checkpoint.barrier import AlignmentStatistics, BarrierTracker
-from netstack.checkpoint.barrier.tracker import MAX_PENDING
+from netstack.schedule.checkpoint.barrier import AlignmentStatistics, BarrierTracker
+from netstack.schedule.checkpoint.barrier.tracker import MAX_PENDING
 
 MS = 1_000_000
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from netstack.base.errors import CheckpointFenced, CheckpointStorageError
-from netstack.checkpoint.files import CheckpointFiles
-from netstack.checkpoint.snapshot import Manifest, TaskSnapshot
-from netstack.checkpoint.storage import CheckpointStorage, CompletedCheckpoint
+from netstack.schedule.checkpoint.files import CheckpointFiles
+from netstack.schedule.checkpoint.snapshot import Manifest, TaskSnapshot
+from netstack.schedule.checkpoint.storage import CheckpointStorage, CompletedCheckpoint
 
 CREATED = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -378,7 +378,7 @@ def test_changes_of_two_threads_take_turns(tmp_path: Path) -> None:
 
 MASTER = """
 import sys
-from netstack.checkpoint.storage import CheckpointStorage
+from netstack.schedule.checkpoint.storage import CheckpointStorage
 storage = CheckpointStorage(sys.argv[1], owner="job a")
 print(storage.take_over(), flush=True)
 for line in sys.stdin:

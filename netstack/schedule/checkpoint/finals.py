@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import Final, final
 
-from ..base.errors import CheckpointStorageError
+from ...base.errors import CheckpointStorageError
 from .files import CheckpointFiles
 from .folders import CheckpointFolders
 from .snapshot import TaskFile, TaskSnapshot, decode_snapshot, encode_snapshot

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, assert_never, final
 
-from ...base.errors import LocalProtocolError
-from ...base.events import Alignment, CheckpointBarrier
+from ....base.errors import LocalProtocolError
+from ....base.events import Alignment, CheckpointBarrier
 from .ports import (
     AbortReason,
     AlignmentStatistics,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from ..base.errors import ConfigError
-from ..base.events import CheckpointBarrier
+from ...base.errors import ConfigError
+from ...base.events import CheckpointBarrier
 from .instructions import JobTask, Subtask
 from .snapshot import TaskFile
 

@@ -32,9 +32,9 @@ from urllib.parse import quote
 import lz4.frame
 import msgpack
 
-from ..base import crc
-from ..base.errors import CheckpointStorageError, LocalProtocolError, StateNotPlain
-from ..base.text.safe_text import safe_error, safe_repr
+from ...base import crc
+from ...base.errors import CheckpointStorageError, LocalProtocolError, StateNotPlain
+from ...base.text.safe_text import safe_error, safe_repr
 
 MAX_DEPTH: Final = 500
 """Maximum depth of a path that an error text shows."""

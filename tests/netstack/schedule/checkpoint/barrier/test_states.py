@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netstack.checkpoint.barrier.states import TRANSITIONS, Action, Input, State
+from netstack.schedule.checkpoint.barrier.states import TRANSITIONS, Action, Input, State
 
 WAITING = {State.W, State.AW, State.UW}
 LAST = {Input.LAST_BARRIER, Input.LAST_UNALIGNED, Input.LAST_END}

@@ -9,8 +9,8 @@ import pytest
 
 from netstack.base.errors import ConfigError, LocalProtocolError
 from netstack.base.events import Alignment, CheckpointBarrier
-from netstack.checkpoint.coordinator import CheckpointCoordinator
-from netstack.checkpoint.instructions import (
+from netstack.schedule.checkpoint.coordinator import CheckpointCoordinator
+from netstack.schedule.checkpoint.instructions import (
     Abort,
     AbortCause,
     CheckpointSettings,
@@ -21,7 +21,7 @@ from netstack.checkpoint.instructions import (
     StoreFinal,
     Trigger,
 )
-from netstack.checkpoint.snapshot import Manifest, TaskFile
+from netstack.schedule.checkpoint.snapshot import Manifest, TaskFile
 
 JOB = [JobTask("source", 2), JobTask("map", 1, ("source",)), JobTask("sink", 1, ("map",))]
 ALL = [("map", 0), ("sink", 0), ("source", 0), ("source", 1)]

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ...base.errors import LocalProtocolError
-from ...base.events import Alignment, CheckpointBarrier, DataType, data_type_of
+from ....base.errors import LocalProtocolError
+from ....base.events import Alignment, CheckpointBarrier, DataType, data_type_of
 
 
 class AbortReason(enum.Enum):

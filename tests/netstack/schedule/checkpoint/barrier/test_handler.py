@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import LocalProtocolError
-from netstack.checkpoint.barrier import AlignmentStatistics, BarrierHandler
+from netstack.schedule.checkpoint.barrier import AlignmentStatistics, BarrierHandler
 
 MS = 1_000_000
 

@@ -19,10 +19,10 @@ import lz4.frame
 import pytest
 
 from netstack.base.errors import CheckpointError, CheckpointStorageError, ConfigError
-from netstack.checkpoint.files import CheckpointFiles
-from netstack.checkpoint.finals import FinalStates
-from netstack.checkpoint.snapshot import Manifest, TaskFile, TaskSnapshot, encode_snapshot
-from netstack.checkpoint.storage import CheckpointStorage, RefusedCheckpoint
+from netstack.schedule.checkpoint.files import CheckpointFiles
+from netstack.schedule.checkpoint.finals import FinalStates
+from netstack.schedule.checkpoint.snapshot import Manifest, TaskFile, TaskSnapshot, encode_snapshot
+from netstack.schedule.checkpoint.storage import CheckpointStorage, RefusedCheckpoint
 
 CREATED = datetime(2026, 11, 21, tzinfo=UTC)
 TASKS = [("sink", 0), ("sink", 1), ("source", 0)]
