@@ -74,16 +74,16 @@ from .jobmanager.client import (
 )
 from .jobmanager.config import JobManagerConfig as JobManagerConfig
 from .jobmanager.local import LocalCluster as LocalCluster, open_local_cluster as open_local_cluster, run_job as run_job
-from .runtime.authentication import Secret as Secret
-from .runtime.handles import (
+from .network.connection.authentication import Secret as Secret
+from .network.connection.statistics import NetworkStatistics as NetworkStatistics, OpenConnection as OpenConnection
+from .network.environment import NetworkEnvironment as NetworkEnvironment, open_network as open_network
+from .network.handles import (
     InputGate as InputGate,
     ResultPartition as ResultPartition,
     UnionInputGate as UnionInputGate,
 )
-from .runtime.network_environment import NetworkEnvironment as NetworkEnvironment, open_network as open_network
-from .runtime.record_reader import ArrayReader as ArrayReader, RecordReader as RecordReader
-from .runtime.record_writer import RecordWriter as RecordWriter
-from .runtime.statistics import NetworkStatistics as NetworkStatistics, OpenConnection as OpenConnection
+from .network.reader import ArrayReader as ArrayReader, RecordReader as RecordReader
+from .network.writer import RecordWriter as RecordWriter
 from .schedule.checkpoint.instructions import CheckpointSettings as CheckpointSettings
 from .schedule.checkpoint.snapshot import TaskSnapshot as TaskSnapshot
 from .schedule.checkpoint.storage import (

@@ -27,7 +27,7 @@ UNREAD: Final = frozenset(
     ("bench", "cli", "control", "examples", "shuffle", "spark", "taskmanager", "testing", "transports", "web", "wire")
 )
 """Packages that no page shows anything of: to read them would take twice as long."""
-INTERNAL: Final = frozenset(("netstack.runtime.parking.Parking",))
+INTERNAL: Final = frozenset(("netstack.network.waiting.parking.Parking",))
 """Types of keyword arguments that `netstack.blocking` and `netstack.aio` give, and users do not."""
 
 

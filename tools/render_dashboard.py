@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netstack.runtime.catalogue import CATALOGUE
+from netstack.network.metrics.catalogue import CATALOGUE
 
 TARGET = Path(__file__).parent / "monitoring" / "dashboard.json"
 METRIC = re.compile(r"\bnetstack_[a-z_]+")

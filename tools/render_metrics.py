@@ -1,6 +1,6 @@
 """Renders the catalogue of metrics into METRICS.md, so that neither can change alone.
 
-Takes: `netstack.runtime.catalogue.CATALOGUE`. Gives: a table a scope between the markers `<!-- metrics -->` and
+Takes: `netstack.network.metrics.catalogue.CATALOGUE`. Gives: a table a scope between the markers `<!-- metrics -->` and
 `<!-- /metrics -->`. Run it after changing a metric; `--check` writes nothing and fails when the document is out of
 date.
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from netstack.jobmanager.metrics import CATALOGUE as OF_JOBMANAGER  # noqa: E402 - the tree beside this file
-from netstack.runtime.catalogue import CATALOGUE, Metric  # noqa: E402
+from netstack.network.metrics.catalogue import CATALOGUE, Metric  # noqa: E402
 
 DOCUMENT = "netstack/METRICS.md"
 BEGIN, END = "<!-- metrics -->\n", "<!-- /metrics -->\n"

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from netstack.exchange.wire.states import TRANSITIONS, Input, State  # noqa: E402
-from netstack.runtime.outgoing import (  # noqa: E402
+from netstack.network.connection.outgoing import (  # noqa: E402
     OUTGOING_TRANSITIONS,
     OutgoingInput,
     OutgoingState,

@@ -20,7 +20,7 @@ import trio
 from netstack import NetworkEnvironment, RecordWriter
 from netstack.base.events import Alignment, CheckpointBarrier
 from netstack.exchange.inbound.gate import SingleInputGate
-from netstack.runtime.handles import InputGate, ResultPartition
+from netstack.network.handles import InputGate, ResultPartition
 from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.task.input import TaskInput

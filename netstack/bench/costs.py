@@ -16,7 +16,9 @@ from typing import Any, Final, TypeAlias, final
 
 import trio
 
-from netstack.runtime import pump, record_reader, spin
+from netstack.network import reader as record_reader
+from netstack.network.connection import pump
+from netstack.network.waiting import spin
 from netstack_transports._sockets import SocketStream
 
 from .rows import RowSource, RowVerifier

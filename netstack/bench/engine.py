@@ -23,7 +23,7 @@ from netstack import (
 )
 from netstack.exchange.outbound.selector import ChannelSelector, CustomSelector
 from netstack.exchange.record.formats import format_named
-from netstack.runtime.handles import InputGate, ResultPartition
+from netstack.network.handles import InputGate, ResultPartition
 
 from .arrivals import warm_ns
 from .blocking_engine import consume_blocking, produce_blocking

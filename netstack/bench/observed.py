@@ -22,7 +22,7 @@ from typing import Final, TypeAlias, final
 import trio
 
 from netstack import NetworkEnvironment
-from netstack.runtime.metrics import as_dict
+from netstack.network.metrics.samples import as_dict
 
 from .busy import lost_s
 from .pacing import clock_ns

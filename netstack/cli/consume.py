@@ -29,9 +29,9 @@ from ..exchange.record.flink_rows import FlinkRows, row_payloads
 from ..exchange.record.flink_types import schema_of
 from ..exchange.record.formats import BytesFormat
 from ..exchange.record.spill import SpillDirectory
-from ..runtime.deserializers import new_deserializer
-from ..runtime.gate_waiter import TURN_BUFFERS, Engine
-from ..runtime.network_environment import NetworkEnvironment, open_network
+from ..network.deserializers import new_deserializer
+from ..network.environment import NetworkEnvironment, open_network
+from ..network.waiting.gate_waiter import TURN_BUFFERS, Engine
 from .exchange import (
     CLOSED_EARLY,
     ERROR,

@@ -30,7 +30,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..base.errors import ConfigError
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from .jobmanager_flags import SECRET_VARIABLE
 from .json_document import print_document
 from .values import COUNT, several

@@ -19,7 +19,7 @@ from ..jobmanager.client import DEFAULT_ADDRESS
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.metrics import serve_metrics
 from ..jobmanager.service import open_jobmanager
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.slots.slots import LoadBalanceMode
 from .adaptive_flags import adaptive_flags, adaptive_settings

@@ -15,7 +15,7 @@ import trio
 
 from ..base.errors import ConnectionLost
 from ..jobmanager.client import DEFAULT_ADDRESS, JobClient, open_job_client
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 
 ADDRESS_VARIABLE: Final = "NETSTACK_JOBMANAGER"
 SECRET_VARIABLE: Final = "NETSTACK_SECRET_FILE"

@@ -34,8 +34,8 @@ from ..exchange.outbound.partition import ResultPartition
 from ..exchange.outbound.subpartition import ResultSubpartition
 from ..exchange.record.flink import value_format_named
 from ..exchange.wire.flink_events import flink_name
-from ..runtime.network_environment import NetworkEnvironment, open_network
-from ..runtime.record_writer import RecordWriter
+from ..network.environment import NetworkEnvironment, open_network
+from ..network.writer import RecordWriter
 from .exchange import (
     CLOSED_EARLY,
     ERROR,

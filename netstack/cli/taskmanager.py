@@ -26,7 +26,7 @@ from ..base.errors import ConfigError
 from ..base.tls.tls_files import dial_as
 from ..base.transport import full_url
 from ..base.units import counted
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from ..taskmanager.config import CONNECT_TIMEOUT_S, TaskManagerConfig
 from ..taskmanager.fork_server import start_fork_server
 from ..taskmanager.memory import short_collections

@@ -27,7 +27,7 @@ from ..base.errors import ConfigError, ConnectionLost, NetstackError
 from ..base.units import format_count
 from ..control.link import JOBMANAGER
 from ..jobmanager.client import open_job_client
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from ..taskmanager.client import OtherRole, open_client
 from .jobmanager_flags import secret_flag, secret_of
 from .json_document import print_document

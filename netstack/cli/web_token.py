@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ..base.errors import ConfigError
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from .jobmanager_flags import SECRET_VARIABLE
 from .values import LENGTH
 

@@ -39,7 +39,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class LoopShare(Protocol):
-    """Accounts for the event-loop time that one peer uses (`runtime.turns.PeerShare`)."""
+    """Accounts for the event-loop time that one peer uses (`network.connection.fair_share.PeerShare`)."""
 
     clock: Callable[[], float]
     """The clock that measures the work."""

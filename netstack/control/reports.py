@@ -85,7 +85,7 @@ class TaskFailed(Message):
         missing_partition: the partition that its producer no longer has, or whose producer cannot be reached;
             empty if that is not the cause.
         is_recoverable: whether another attempt may succeed.
-        report: traceback and causes (`runtime.failure_report`); empty if no Python exception is the cause.
+        report: traceback and causes (`network.failure_report`); empty if no Python exception is the cause.
     """
 
     job_id: str

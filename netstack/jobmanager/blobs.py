@@ -28,7 +28,7 @@ from ..base.config import MIB
 from ..base.errors import ConfigError
 from ..control.messages import SLICE_BYTES, BlobPart, blob_parts
 from ..control.reports import BlobKept, FetchBlob
-from ..runtime.threads import InThread
+from ..network.waiting.threads import InThread
 from ..schedule.descriptors.blob_store import CODE_KEY, BlobError, MemoryBlobStore
 from ..schedule.descriptors.descriptors import BlobKey
 from .store import JobStore

@@ -24,7 +24,7 @@ import trio
 
 from ..base.errors import CheckpointError, ConfigError, LocalProtocolError
 from ..base.events import encode_event
-from ..runtime.threads import InThread
+from ..network.waiting.threads import InThread
 from ..schedule.checkpoint.coordinator import CheckpointCoordinator
 from ..schedule.checkpoint.finals import NO_CHECKPOINT, FinalStates
 from ..schedule.checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger

@@ -27,7 +27,7 @@ import trio
 from ..base.config import MIB
 from ..base.errors import NetstackError
 from ..base.text.safe_text import safe_text
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 
 TAIL_LINES: Final = 40
 """Number of stderr lines of a child that are stored to explain its death."""

@@ -43,9 +43,9 @@ from ..control.build import build_of
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, JOBMANAGER, ControlLink, Greeting, dial
 from ..control.messages import SLICE_BYTES
 from ..control.questions import Questions
-from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.names import refuse_while_importing
-from ..runtime.threads import background_tasks
+from ..network.connection.authentication import Secret, prove_dialler
+from ..network.names import refuse_while_importing
+from ..network.waiting.threads import background_tasks
 from ..schedule.graph.job_file import write_job
 from ..schedule.graph.job_generator import generate_job
 from ..schedule.graph.stream_builder import StreamEnvironment

@@ -8,7 +8,7 @@ from typing import final
 from ..base.errors import ConfigError
 from ..base.setting_types import check_types
 from ..base.transport import is_private
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.graph.settings import AdaptiveSettings
 from ..schedule.slots.slots import LoadBalanceMode

@@ -22,7 +22,7 @@ from ..base.errors import ConfigError, NetstackError
 from ..base.text.safe_text import safe_repr
 from ..base.units import format_size
 from ..control.messages import DropDataset
-from ..runtime.threads import InThread
+from ..network.waiting.threads import InThread
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.graph.stream_graph import KEPT_DATASET
 from .store import JobStore

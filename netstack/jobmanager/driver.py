@@ -21,7 +21,7 @@ from ..base.text.safe_text import safe_repr, safe_text
 from ..control.codec import TEXT_CHARACTERS, Attempt, Message
 from ..control.messages import CancelTasks, CommitTasks, ReleasePartitions, UpdateGate, slices
 from ..control.reports import PartitionConsumable, SlotEnded, TaskFailed, TaskFinished, TaskStates
-from ..runtime.failure_report import checked_report, with_place
+from ..network.failure_report import checked_report, with_place
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation, partition_name, partition_place
 from ..schedule.execution import ExecutionInput

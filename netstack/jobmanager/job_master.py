@@ -21,8 +21,8 @@ from ..base.units import counted
 from ..control.codec import Message, Plain, check_plain
 from ..control.messages import CloseJob, OperatorEvent, attempts_of
 from ..control.reports import JobClosed, JobProgress, SlotBlocked
-from ..runtime.disk_retries import until_stored
-from ..runtime.threads import InThread
+from ..network.disk_retries import until_stored
+from ..network.waiting.threads import InThread
 from ..schedule import events, instructions
 from ..schedule.checkpoint.coordinator import CheckpointCoordinator
 from ..schedule.checkpoint.finals import FinalStates

@@ -23,7 +23,7 @@ import trio
 from ..base.causes import cause_text, root_cause
 from ..base.errors import CheckpointFenced, ConfigError, NetstackError
 from ..base.text.safe_text import safe_error
-from ..runtime.disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
+from ..network.disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from ..schedule.checkpoint.coordinator import CheckpointCoordinator
 from ..schedule.commit_phase import COMMITTED
 from ..schedule.execution import JobState

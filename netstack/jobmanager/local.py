@@ -21,8 +21,8 @@ import trio
 
 from ..base.config import MIB, NetworkConfig
 from ..base.errors import ConfigError, JobFailed, LocalProtocolError
-from ..runtime.authentication import Secret
-from ..runtime.names import refuse_while_importing
+from ..network.connection.authentication import Secret
+from ..network.names import refuse_while_importing
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.labels import buffers_problem

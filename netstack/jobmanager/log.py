@@ -4,7 +4,7 @@ Takes: sentences; failures with the scheduler's decisions; reports of blocked sl
 
 A failure is an entry of `FailureHistory`: `at` (seconds since 1970), `task`, `subtask`, `attempt`, `taskmanager`,
 `host` (None or empty if no task caused it), `text`, `type` and `traceback` (empty without a Python exception),
-`report` (`runtime.failure_report`), `led_to`, and `beside`: entries of tasks that failed because of it, or at the same
+`report` (`network.failure_report`), `led_to`, and `beside`: entries of tasks that failed because of it, or at the same
 time.
 
 Rules: the log has the last `REMEMBERED` events; the history has the first failure and the newest ones, limited by
@@ -20,7 +20,7 @@ from typing import Any, Final, final
 
 from ..base.text.safe_text import safe_text
 from ..control.reports import NO_PLACE, SlotBlocked
-from ..runtime.failure_report import rendered, size_bytes
+from ..network.failure_report import rendered, size_bytes
 
 REMEMBERED: Final = 1_000
 

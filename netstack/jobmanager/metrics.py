@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from ..runtime.catalogue import Metric, Scope
+from ..network.metrics.catalogue import Metric, Scope
 from ..schedule.execution import JobState
 from .view import job_latencies, summary
 
@@ -156,7 +156,7 @@ async def serve_metrics(manager: JobManager, address: str) -> AsyncIterator[str]
         ConfigError: prometheus_client is missing, the address is malformed, or is not loopback and has no secret.
         OSError: the address cannot be bound.
     """
-    from ..runtime.prometheus import bind_guarded  # needs prometheus_client
+    from ..network.metrics.prometheus import bind_guarded  # needs prometheus_client
 
     server = await bind_guarded(address, manager.config.secret)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from ..runtime.threads import InThread
+from ..network.waiting.threads import InThread
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from .config import JobManagerConfig
 from .datasets import Datasets

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, final
 from ..base.errors import ConfigError
 from ..base.text.safe_text import safe_repr
 from ..base.units import counted
-from ..runtime.control_port import Answers
+from ..network.control_port import Answers
 from ..schedule.graph.job_limits import check_limits
 from .blobs import Upload
 from .job_record import JobRecord, audit

@@ -37,10 +37,10 @@ from ..control.codec import Message
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial
 from ..control.messages import Refused
 from ..control.reports import BlobKept, FetchBlob, JobClosed, JobOpened, JobRefused, Stacks, Statistics
-from ..runtime.admission import Admission
-from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
-from ..runtime.threads import InThread, background_tasks, in_thread
+from ..network.connection.admission import Admission
+from ..network.connection.authentication import Secret, prove_dialler
+from ..network.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
+from ..network.waiting.threads import InThread, background_tasks, in_thread
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.slots.slots import PhysicalSlot, SlotDemand
 from .blobs import BlobServer, Upload, Uploads

@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from ..runtime.threads import InThread
+from ..network.waiting.threads import InThread
 from .folder_lock import sign_of_life
 from .store import JobStore, JobStoreFenced
 from .stored_files import JobStoreError

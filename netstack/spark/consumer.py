@@ -23,8 +23,8 @@ from ..base.ids import ChannelDescriptor
 from ..base.timing.wakeup import Signal
 from ..exchange.record.flink import value_format_named
 from ..exchange.record.formats import RecordFormat, format_named
-from ..runtime.authentication import Secret
-from ..runtime.record_reader import RecordReader
+from ..network.connection.authentication import Secret
+from ..network.reader import RecordReader
 from .epoch_protocol import EpochRequest, Poll, StreamState
 
 _RETRY_DELAY_S: Final = 0.2

@@ -33,7 +33,7 @@ from ..base.units import counted
 from ..control.build import own_build
 from ..exchange.keygroups import check_parallelism, default_max_parallelism
 from ..exchange.outbound.flush_times import check_buffer_timeout
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from .boundary import end_stage
 from .columns import PlainColumns
 from .driver import Driver

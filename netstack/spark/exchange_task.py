@@ -33,7 +33,7 @@ from ..exchange.buffer.requirements import GatePlan, PartitionPlan, required_buf
 from ..exchange.keygroups import default_max_parallelism, group_owners
 from ..exchange.outbound.selector import ChannelSelector
 from ..exchange.record.arrow import slices
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from .barrier import BarrierTask
 from .exchange_statistics import ExchangeTask, channels_of
 from .keys import owners_of

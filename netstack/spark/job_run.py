@@ -32,8 +32,8 @@ from ..base.own_packages import OWN_PACKAGES
 from ..jobmanager.client import JobClient, JobResult, graph_of, open_job_client, packages_of
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.service import JobManager, open_jobmanager
-from ..runtime.authentication import Secret
-from ..runtime.threads import background_tasks
+from ..network.connection.authentication import Secret
+from ..network.waiting.threads import background_tasks
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.slots.slots import LoadBalanceMode

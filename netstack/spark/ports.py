@@ -8,7 +8,7 @@ from typing import Any
 from .. import blocking
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 
 
 def check_ports(ports: Any) -> None:

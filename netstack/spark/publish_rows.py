@@ -24,7 +24,7 @@ import trio
 
 from .. import blocking
 from ..base.errors import CheckpointError, ConfigError, RecordError
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from .epoch_protocol import DEFAULT_CONSUMER, check_consumer
 from .publisher import Publisher
 

@@ -31,8 +31,8 @@ from .. import blocking
 from ..base.errors import ConfigError, NetstackError
 from ..base.timing.wakeup import Signal
 from ..exchange.record.arrow import PIECE_BYTES, slices
-from ..runtime.handles import ResultPartition
-from ..runtime.record_writer import RecordWriter
+from ..network.handles import ResultPartition
+from ..network.writer import RecordWriter
 from .epoch_protocol import DEFAULT_CONSUMER, EpochRequest, Poll, StreamState, check_consumer
 from .stream_schema import StreamSchema, put_in_place
 

@@ -32,8 +32,8 @@ from ..base.errors import ConnectionLost, NetstackError, RequestRefused
 from ..control.link import CLIENT, SUBSCRIBER, dial
 from ..control.questions import Questions
 from ..exchange.record.arrow import PIECE_BYTES, slices
-from ..runtime.authentication import prove_dialler
-from ..runtime.threads import background_tasks
+from ..network.connection.authentication import prove_dialler
+from ..network.waiting.threads import background_tasks
 from .consumer import StreamLocation
 from .ports import open_on_free_port
 

@@ -30,9 +30,9 @@ import trio
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError
 from ..base.transport import is_private, transport_for
-from ..blocking.portal import Portal
-from ..runtime.authentication import Secret
-from ..runtime.network_environment import open_network
+from ..network.blocking.portal import Portal
+from ..network.connection.authentication import Secret
+from ..network.environment import open_network
 from .epoch_folder import EpochFolder
 from .subscriber_port import SubscriberPort
 

@@ -26,11 +26,11 @@ from ..base.timing.wakeup import Signal
 from ..base.transport import Listener
 from ..control.codec import Plain
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, SUBSCRIBER, ControlLink, Greeting
-from ..runtime.admission import Admission
-from ..runtime.authentication import Secret
-from ..runtime.control_port import Answers, ControlPort, answer_questions
-from ..runtime.network_environment import NetworkEnvironment
-from ..runtime.record_reader import RecordReader
+from ..network.connection.admission import Admission
+from ..network.connection.authentication import Secret
+from ..network.control_port import Answers, ControlPort, answer_questions
+from ..network.environment import NetworkEnvironment
+from ..network.reader import RecordReader
 from .epoch_folder import Attempt, EpochFolder
 
 LOGGER: Final = logging.getLogger("netstack.spark")

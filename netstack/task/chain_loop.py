@@ -23,7 +23,7 @@ import trio
 from ..base.errors import ConfigError, NetstackError
 from ..base.text.safe_text import type_text
 from ..base.timing.waits import WaitMeter
-from ..runtime.network_environment import NetworkEnvironment
+from ..network.environment import NetworkEnvironment
 from ..schedule.descriptors.information import InputInformation
 from .chain import ChainedOperator, OperatorChain
 from .checkpoints import TaskCheckpoints

@@ -34,9 +34,9 @@ from ..base.events import CheckpointBarrier
 from ..control.codec import Plain
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.outbound.partition import ResultPartition
-from ..runtime.network_environment import NetworkEnvironment
-from ..runtime.record_writer import RecordWriter
-from ..runtime.threads import InThread
+from ..network.environment import NetworkEnvironment
+from ..network.waiting.threads import InThread
+from ..network.writer import RecordWriter
 from ..schedule.checkpoint.barrier import BarrierStatistics
 from ..schedule.checkpoint.instructions import CheckpointSettings
 from ..schedule.checkpoint.snapshot import TaskFile, TaskSnapshot

@@ -28,9 +28,9 @@ import trio
 from ..base.errors import CheckpointStorageError
 from ..base.events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
 from ..base.text.safe_text import safe_repr
-from ..runtime.disk_retries import until_stored
-from ..runtime.network_environment import NetworkEnvironment
-from ..runtime.threads import InThread
+from ..network.disk_retries import until_stored
+from ..network.environment import NetworkEnvironment
+from ..network.waiting.threads import InThread
 from ..schedule.checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
 from ..schedule.checkpoint.channel_state import ChannelStateCapture
 from ..schedule.checkpoint.finals import NO_CHECKPOINT, FinalStates

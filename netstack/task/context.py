@@ -13,7 +13,7 @@ from ..base.errors import ConfigError, LocalProtocolError, StateMismatch
 from ..base.ids import ChannelDescriptor
 from ..base.text.safe_text import safe_repr
 from ..exchange.keygroups import key_group, operator_index, original_key
-from ..runtime.handles import InputGate
+from ..network.handles import InputGate
 from .keyed_state import KeyedState, MixedKeyedState, stored_state
 
 _WIDER: Final = frozenset({("bool", "int"), ("bool", "float"), ("int", "float")})

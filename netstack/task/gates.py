@@ -29,7 +29,7 @@ from ..exchange.outbound.selector import (
     RescaleSelector,
     ShuffleSelector,
 )
-from ..runtime.network_environment import NetworkEnvironment
+from ..network.environment import NetworkEnvironment
 from ..schedule.descriptors.descriptors import GateDescriptor, InputGateDescriptor, MaybeOffloaded, PartitionDescriptor
 from ..schedule.descriptors.information import OutputInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors

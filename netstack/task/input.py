@@ -29,8 +29,8 @@ from ..exchange.record.batches import BatchFormat, can_batch
 from ..exchange.record.deserializer import RecordDeserializer
 from ..exchange.record.formats import format_named
 from ..exchange.record.spill import SpillDirectory
-from ..runtime.deserializers import new_deserializer
-from ..runtime.network_environment import NetworkEnvironment
+from ..network.deserializers import new_deserializer
+from ..network.environment import NetworkEnvironment
 from ..schedule.checkpoint.barrier import (
     AbortReason,
     BarrierHandler,

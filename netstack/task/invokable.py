@@ -22,8 +22,8 @@ from ..base.ids import ChannelDescriptor
 from ..control.codec import Plain, check_plain
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.outbound import partition as outbound
-from ..runtime.handles import InputGate, ResultPartition
-from ..runtime.network_environment import NetworkEnvironment
+from ..network.environment import NetworkEnvironment
+from ..network.handles import InputGate, ResultPartition
 from ..schedule.descriptors.descriptors import PartitionDescriptor, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors

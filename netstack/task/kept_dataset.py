@@ -13,7 +13,7 @@ from typing import Any, final
 
 from ..base.errors import ConfigError
 from ..base.ids import ChannelDescriptor
-from ..runtime.record_reader import RecordReader
+from ..network.reader import RecordReader
 from .context import OperatorContext
 
 

@@ -25,7 +25,7 @@ from ..exchange.buffer.pools import LocalBufferPool
 from ..exchange.outbound.partition import ResultPartition
 from ..exchange.outbound.selector import records_of
 from ..exchange.record.formats import format_named
-from ..runtime.record_writer import RecordWriter
+from ..network.writer import RecordWriter
 from ..schedule.descriptors.information import OutputInformation
 from .fused import Records, Target
 from .mailbox import Mailbox

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ..base.errors import ConfigError
 from ..base.text.safe_text import safe_error
-from ..runtime.names import load
+from ..network.names import load
 from ..schedule.graph.job_graph import UNDECIDED, SourceSize
 from ..schedule.graph.stream_graph import StreamGraph, StreamNode
 

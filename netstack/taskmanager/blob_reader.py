@@ -21,7 +21,7 @@ from ..base.config import MIB
 from ..base.errors import ConfigError
 from ..control.messages import SLICE_BYTES, BlobPart
 from ..control.reports import FetchBlob
-from ..runtime.threads import in_thread
+from ..network.waiting.threads import in_thread
 from ..schedule.descriptors.blob_store import CODE_KEY, BlobError
 from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded
 from ..schedule.descriptors.shuffle import ShuffleDescriptors

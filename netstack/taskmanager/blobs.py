@@ -23,8 +23,8 @@ from ..control.codec import Message
 from ..control.link import CLIENT, ControlLink, dial
 from ..control.messages import SLICE_BYTES, BlobPart
 from ..control.reports import BlobKept, FetchBlob
-from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.threads import in_thread
+from ..network.connection.authentication import Secret, prove_dialler
+from ..network.waiting.threads import in_thread
 from ..schedule.descriptors.blob_store import BlobError
 from .blob_files import KeptBlob
 

@@ -20,8 +20,8 @@ from ..control.codec import Message, Plain
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, TASKMANAGER, ControlLink, dial
 from ..control.messages import AskStatistics, Refused
 from ..control.reports import Statistics
-from ..runtime.authentication import Secret, prove_dialler
-from ..runtime.threads import background_tasks
+from ..network.connection.authentication import Secret, prove_dialler
+from ..network.waiting.threads import background_tasks
 
 
 @final

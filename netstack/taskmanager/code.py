@@ -28,7 +28,7 @@ from ..base.scratch import scratch_folder
 from ..base.text.safe_text import safe_error, safe_repr, safe_text
 from ..base.units import format_size
 from ..control.build import build_of
-from ..runtime.names import load
+from ..network.names import load
 from .blob_files import KeptBlob
 
 GROUP: Final = "netstack.invokables"

@@ -11,7 +11,7 @@ from ..base.config import MIB, NetworkConfig
 from ..base.errors import ConfigError
 from ..base.setting_types import check_types
 from ..base.transport import full_url, is_private, transport_for, url_parts
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 from .blob_reader import CACHE_BYTES
 
 CONNECT_TIMEOUT_S: Final = 60.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import final
 
 from ..base.errors import ConfigError
-from ..runtime.network_environment import NetworkEnvironment
+from ..network.environment import NetworkEnvironment
 from .environments import Environments
 
 

@@ -19,7 +19,7 @@ from ..control.codec import Attempt, Plain
 from ..exchange.buffer.statistics import LocalBufferPoolStatistics
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.outbound.partition import ResultPartition
-from ..runtime.network_environment import NetworkEnvironment
+from ..network.environment import NetworkEnvironment
 from ..schedule.checkpoint.barrier import BarrierStatistics
 from ..schedule.descriptors.shuffle import partition_place
 from ..task.reports import RunnableTask

@@ -24,10 +24,10 @@ from ..base.text.safe_text import safe_error
 from ..base.transport import ByteStream
 from ..base.units import format_size
 from ..control.routing import SHARED, RoutedListener, write_route
-from ..runtime.authentication import Secret
-from ..runtime.handshake import Handshake, connect_stream
-from ..runtime.kept_partitions import KeptTogether
-from ..runtime.network_environment import NetworkEnvironment, network_environment_on
+from ..network.connection.authentication import Secret
+from ..network.connection.handshake import Handshake, connect_stream
+from ..network.environment import NetworkEnvironment, network_environment_on
+from ..network.kept_partitions import KeptTogether
 from .memory import TaskMemory
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")

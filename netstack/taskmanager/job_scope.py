@@ -38,9 +38,9 @@ from ..control.messages import (
     UpdateGate,
 )
 from ..control.reports import JobOpened, JobProgress
-from ..runtime.network_environment import NetworkEnvironment
-from ..runtime.statistics import NetworkStatistics
-from ..runtime.turns import turns
+from ..network.connection.fair_share import turns
+from ..network.connection.statistics import NetworkStatistics
+from ..network.environment import NetworkEnvironment
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors, is_of_job
 from ..task.commits import AT_THE_END

@@ -23,7 +23,7 @@ from ..base.text.safe_text import safe_error, safe_text
 from ..control.codec import Plain
 from ..control.link import JOBMANAGER, TASKMANAGER, MessageLink, dial
 from ..control.threaded import open_threaded
-from ..runtime.authentication import prove_dialler
+from ..network.connection.authentication import prove_dialler
 from .config import TaskManagerConfig
 from .slot_processes import SlotProcesses
 

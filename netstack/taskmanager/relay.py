@@ -37,7 +37,7 @@ from ..control.messages import (
 )
 from ..control.reports import FetchBlob, JobOpened, JobProgress, PartitionSealed, SlotBlocked, SlotEnded, TaskStates
 from ..exchange.stored.files import SealedFiles
-from ..runtime.network_environment import NetworkEnvironment
+from ..network.environment import NetworkEnvironment
 from ..task.latency import merged_rows
 from .blob_reader import BlobReader, Fetch
 from .datasets import KeptDatasets

@@ -17,8 +17,8 @@ import trio
 from ..base.scratch import remove_leftovers
 from ..base.transport import Listener, transport_for
 from ..exchange.stored.files import FOLDER_PREFIX
-from ..runtime.handshake import connect_stream
-from ..runtime.threads import background_tasks, in_thread
+from ..network.connection.handshake import connect_stream
+from ..network.waiting.threads import background_tasks, in_thread
 from .config import TaskManagerConfig
 from .neighbours import Neighbours
 from .service import TaskManager
@@ -99,7 +99,7 @@ async def _remove_leftovers(folder: str | None) -> None:
 
 
 async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nursery) -> None:
-    from ..runtime.prometheus import bind_guarded  # needs prometheus_client
+    from ..network.metrics.prometheus import bind_guarded  # needs prometheus_client
 
     server = await bind_guarded(address, manager.config.secret)
     manager.metrics_address = server.address

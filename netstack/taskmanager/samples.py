@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import trio
 
 from ..control.codec import Plain
-from ..runtime.threads import in_thread
+from ..network.waiting.threads import in_thread
 from .stacks import FRAMES_AT_MOST, Frame, is_tasks, task_frames
 
 if TYPE_CHECKING:

@@ -39,11 +39,11 @@ from ..control.messages import AskDetails, AskStatistics, OpenJob
 from ..control.reports import BlobKept, FetchBlob, PartitionSealed
 from ..control.routing import check_job_id
 from ..exchange.stored.files import SealedFiles
-from ..runtime.admission import Admission
-from ..runtime.control_port import ControlPort
-from ..runtime.handshake import connect_stream
-from ..runtime.kept_partitions import KeptTogether
-from ..runtime.statistics import NetworkStatistics, SlotStatistics
+from ..network.connection.admission import Admission
+from ..network.connection.handshake import connect_stream
+from ..network.connection.statistics import NetworkStatistics, SlotStatistics
+from ..network.control_port import ControlPort
+from ..network.kept_partitions import KeptTogether
 from ..schedule.descriptors.shuffle import partition_place
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher, BlobPlaces

@@ -22,7 +22,7 @@ from ..base.transport import full_url, transport_for, url_parts
 from ..control.codec import Plain
 from ..control.messages import AskDetails, AskStacks, AskStatistics
 from ..exchange.stored.files import remove_files
-from ..runtime.threads import in_thread
+from ..network.waiting.threads import in_thread
 from .fork_server import ForkServer
 from .samples import sampled_slots
 from .slot import Slot

@@ -17,7 +17,7 @@ from ..base.config import NetworkConfig, slot_memory_bytes
 from ..base.errors import ConfigError
 from ..base.text.safe_text import safe_repr
 from ..control.codec import Plain
-from ..runtime.kept_partitions import KeptTogether, folder_name
+from ..network.kept_partitions import KeptTogether, folder_name
 
 if TYPE_CHECKING:
     from .config import TaskManagerConfig

@@ -13,10 +13,10 @@ from ..base.config import NetworkConfig
 from ..base.ids import PartitionId
 from ..control.codec import Plain
 from ..exchange.buffer.statistics import NetworkBufferPoolStatistics
-from ..runtime.admission import AdmissionStatistics
-from ..runtime.metrics import as_dict
-from ..runtime.network_environment import NetworkEnvironment
-from ..runtime.statistics import NetworkStatistics
+from ..network.connection.admission import AdmissionStatistics
+from ..network.connection.statistics import NetworkStatistics
+from ..network.environment import NetworkEnvironment
+from ..network.metrics.samples import as_dict
 from .details import CONNECTIONS_AT_MOST
 from .job_scope import JobScope
 

@@ -16,8 +16,8 @@ import trio
 
 from ..base.errors import CheckpointError, NetstackError
 from ..base.text.safe_text import safe_repr
-from ..runtime.network_environment import NetworkEnvironment
-from ..runtime.threads import in_thread
+from ..network.environment import NetworkEnvironment
+from ..network.waiting.threads import in_thread
 from ..schedule.checkpoint.storage import CheckpointStorage
 from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import JobInformation, TaskInformation

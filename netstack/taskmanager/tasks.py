@@ -30,8 +30,8 @@ from ..control.codec import Attempt, Message, Plain, readable
 from ..control.link import packed
 from ..control.messages import OperatorEvent
 from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
-from ..runtime.failure_report import with_place
-from ..runtime.tracebacks import describe
+from ..network.failure_report import with_place
+from ..network.tracebacks import describe
 from ..schedule.checkpoint.snapshot import TaskFile
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors

@@ -35,7 +35,7 @@ from ..exchange.outbound.sender import ChannelSender
 from ..exchange.outbound.sending_channel import SendingChannel
 from ..exchange.outbound.subpartition import ResultSubpartition
 from ..exchange.wire.credit import MAX_CREDIT
-from ..runtime.network_environment import NetworkEnvironment
+from ..network.environment import NetworkEnvironment
 from .scripted import Pipe
 
 _DATA: Final = DataType.DATA

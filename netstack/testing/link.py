@@ -39,7 +39,7 @@ from ..exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from ..exchange.wire.connection import Connection, Endpoint
 from ..exchange.wire.frames import Hello
 from ..exchange.wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED
-from ..runtime.partitions import PartitionRegistry
+from ..network.partitions import PartitionRegistry
 from .ledger import Ledger
 from .scripted import Chunk, Half, Pipe, VirtualHost, everything
 

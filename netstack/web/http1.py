@@ -27,7 +27,7 @@ from ..base.text.json_text import json_text
 from ..base.text.limited_log import LimitedLog
 from ..base.text.safe_text import safe_error, safe_text
 from ..base.tls.tls_files import CertificateFolder
-from ..runtime.turns import PeerShare
+from ..network.connection.fair_share import PeerShare
 
 LOGGER: Final = logging.getLogger("netstack.web")
 
@@ -46,7 +46,7 @@ LINGER_S: Final = 1.0
 PART_BYTES: Final = 64 * 1024
 PAUSE_S: Final = 0.1
 MAX_CHARGED_S: Final = 0.005
-"""The most work that one request counts as in the queue of peers (`runtime.turns`)."""
+"""The most work that one request counts as in the queue of peers (`network.connection.fair_share`)."""
 
 
 @final

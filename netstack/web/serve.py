@@ -20,8 +20,8 @@ from ..base.contained import keep_serving
 from ..base.errors import ConfigError
 from ..base.tls.tls_files import PREFIX, CertificateFolder, split_tls
 from ..jobmanager.service import JobManager
-from ..runtime.authentication import Secret
-from ..runtime.threads import background_tasks
+from ..network.connection.authentication import Secret
+from ..network.waiting.threads import background_tasks
 from .history import History
 from .page import page
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Final, final
 
-from ..runtime.authentication import Secret
+from ..network.connection.authentication import Secret
 
 COOKIE: Final = "netstack_session"
 SESSION_S: Final = 12 * 3600.0

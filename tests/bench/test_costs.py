@@ -17,7 +17,7 @@ from netstack.bench.runner import run_once
 from netstack.bench.source import Source
 from netstack.bench.spec import RunSpec
 from netstack.bench.store import Row
-from netstack.runtime.pump import Pump
+from netstack.network.connection.pump import Pump
 
 Rows = Callable[..., list[Row]]
 

@@ -24,8 +24,8 @@ from netstack.control.frames import unpack
 from netstack.control.link import TASKMANAGER, Greeting
 from netstack.jobmanager.store import JobStore, StoredJob
 from netstack.jobmanager.taskmanagers import TaskManagers
-from netstack.runtime.authentication import Secret
-from netstack.runtime.failure_report import checked_report, rendered, with_place
+from netstack.network.connection.authentication import Secret
+from netstack.network.failure_report import checked_report, rendered, with_place
 from netstack.spark.epoch_folder import EpochFolder
 from netstack.spark.stream_schema import StreamSchema
 from netstack.task.checkpoints import checked_subtask_report

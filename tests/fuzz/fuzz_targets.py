@@ -40,7 +40,7 @@ from netstack.exchange.wire.flink_consumer import FlinkConsumerCodec
 from netstack.exchange.wire.flink_producer import FlinkProducerCodec
 from netstack.exchange.wire.frames import Hello
 from netstack.exchange.wire.greeting import FEATURE_CHECKSUM
-from netstack.runtime.partitions import PartitionRegistry
+from netstack.network.partitions import PartitionRegistry
 from netstack.schedule.checkpoint.snapshot import VERSION, decode_manifest, decode_snapshot
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.information import JobInformation, TaskInformation

@@ -22,8 +22,8 @@ from netstack.base.events import CheckpointBarrier, UserEvent
 from netstack.base.ids import ChannelDescriptor, ResultPartitionType
 from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.exchange.outbound.selector import BroadcastSelector, CustomSelector
-from netstack.runtime.record_reader import RecordReader
-from netstack.runtime.record_writer import RecordWriter
+from netstack.network.reader import RecordReader
+from netstack.network.writer import RecordWriter
 
 if TYPE_CHECKING:
     from test_soak_tasks import Soak

@@ -21,10 +21,10 @@ from netstack.base.events import UserEvent
 from netstack.base.ids import ChannelDescriptor
 from netstack.exchange.outbound.batches import LEND_BYTES
 from netstack.exchange.outbound.selector import BroadcastSelector, RebalanceSelector
-from netstack.runtime.handles import InputGate
-from netstack.runtime.network_environment import NetworkEnvironment, open_network
-from netstack.runtime.record_reader import RecordReader
-from netstack.runtime.record_writer import RecordWriter
+from netstack.network.environment import NetworkEnvironment, open_network
+from netstack.network.handles import InputGate
+from netstack.network.reader import RecordReader
+from netstack.network.writer import RecordWriter
 
 CONFIG = NetworkConfig(
     segment_size_bytes=256,

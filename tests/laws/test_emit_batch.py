@@ -36,8 +36,8 @@ from netstack.exchange.outbound.selector import (
     ShuffleSelector,
     records_of,
 )
-from netstack.runtime.handles import ResultPartition as Handle
-from netstack.runtime.record_writer import RecordWriter
+from netstack.network.handles import ResultPartition as Handle
+from netstack.network.writer import RecordWriter
 from netstack.testing.scripted import VirtualHost
 
 SELECTORS: dict[str, Callable[[], ChannelSelector]] = {

@@ -22,7 +22,7 @@ from netstack.exchange.wire.connection import Connection, Endpoint
 from netstack.exchange.wire.flink_consumer import FlinkConsumerCodec
 from netstack.exchange.wire.flink_producer import FlinkProducerCodec
 from netstack.exchange.wire.frames import Hello
-from netstack.runtime.partitions import PartitionRegistry
+from netstack.network.partitions import PartitionRegistry
 
 SIZE = 1024
 HELLO = Hello(0, SIZE, 0, "")

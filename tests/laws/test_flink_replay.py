@@ -57,9 +57,9 @@ from netstack.exchange.record.flink import (
     value_format_named,
 )
 from netstack.exchange.wire import flink_events
-from netstack.runtime import kept_partitions
-from netstack.runtime.network_environment import open_network
-from netstack.runtime.record_writer import RecordWriter
+from netstack.network import kept_partitions
+from netstack.network.environment import open_network
+from netstack.network.writer import RecordWriter
 
 vector_of = functools.lru_cache(load)
 numbers = itertools.count()

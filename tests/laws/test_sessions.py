@@ -24,10 +24,10 @@ from netstack.base.events import Alignment, CheckpointBarrier, Event, UserEvent
 from netstack.base.ids import ChannelDescriptor
 from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.outbound.partition import ResultPartition
-from netstack.runtime.handles import InputGate, UnionInputGate
-from netstack.runtime.network_environment import NetworkEnvironment, open_network
-from netstack.runtime.record_reader import RecordReader
-from netstack.runtime.record_writer import RecordWriter
+from netstack.network.environment import NetworkEnvironment, open_network
+from netstack.network.handles import InputGate, UnionInputGate
+from netstack.network.reader import RecordReader
+from netstack.network.writer import RecordWriter
 
 Item: TypeAlias = "bytes | Event"
 CHANNELS = 2

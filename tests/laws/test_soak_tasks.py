@@ -28,8 +28,8 @@ from netstack.exchange.buffer.requirements import LANDING_SEGMENTS, GatePlan, Pa
 from netstack.exchange.outbound.partition import ResultPartition
 from netstack.exchange.outbound.sender import ChannelSender
 from netstack.exchange.wire.codec_native import NativeCodec
-from netstack.runtime.network_environment import NetworkEnvironment, open_network
-from netstack.runtime.pump import Pump
+from netstack.network.connection.pump import Pump
+from netstack.network.environment import NetworkEnvironment, open_network
 from netstack.testing.ledger import Ledger
 from netstack.testing.scripted import Pipe
 from netstack_transports import memory

@@ -31,7 +31,7 @@ from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.exchange.inbound.local_channel import LocalInputChannel
 from netstack.exchange.outbound.subpartition import ResultSubpartition
 from netstack.exchange.record.framing import head_of
-from netstack.runtime.network_environment import NetworkEnvironment
+from netstack.network.environment import NetworkEnvironment
 from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.schedule.descriptors.shuffle import partition_name

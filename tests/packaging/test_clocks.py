@@ -27,7 +27,7 @@ VIRTUAL: Final = ("autojump_clock", "run_virtual", "MockClock", "virtual_clock",
 
 ALLOWED: Final = {
     "fuzz/fuzz_search.py:search": "a program that searches for so long",
-    "netstack/blocking/test_portal.py:test_what_was_done_when_the_time_was_up_counts": "passes however long it takes",
+    "netstack/network/blocking/test_portal.py:test_what_was_done_when_the_time_was_up_counts": "it may take long",
     "netstack/taskmanager/installed/userjobs/jobs.py:compute": "an operator that computes for so long",
     "netstack/task/test_latency.py:test_setting_the_clock_of_a_host_makes_no_latency": "the clock that it sets",
     "netstack/task/test_latency.py:test_the_steady_time_is_that_of_the_host_and_does_not_jump": "two clocks of a host",

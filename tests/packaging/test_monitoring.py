@@ -15,7 +15,7 @@ import pytest
 
 import netstack.cli
 from netstack.jobmanager.metrics import CATALOGUE as OF_JOBMANAGER
-from netstack.runtime.catalogue import CATALOGUE
+from netstack.network.metrics.catalogue import CATALOGUE
 
 yaml = pytest.importorskip("ruamel.yaml", reason="comes with check-jsonschema")
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from netstack.base.transport import ByteStream, transport_for
-from netstack.runtime.authentication import Secret, prove_acceptor, prove_dialler
+from netstack.network.connection.authentication import Secret, prove_acceptor, prove_dialler
 
 SPEC = (Path(__file__).resolve().parents[2] / "netstack/exchange/wire/SPEC.md").read_text(encoding="utf-8")
 

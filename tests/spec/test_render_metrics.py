@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from tool_modules import load_tool
 
-from netstack.runtime.catalogue import CATALOGUE
+from netstack.network.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = "netstack/METRICS.md"

@@ -19,8 +19,8 @@ from netstack.control.codec import Attempt, Message, Plain, check_plain
 from netstack.control.link import JOBMANAGER, ControlLink, dial
 from netstack.control.messages import CloseJob, OpenJob, OperatorEvent, Refused, submissions
 from netstack.control.reports import JobClosed, JobOpened, JobRefused, TaskFailed, TaskFinished, TaskStates
-from netstack.runtime.authentication import Secret, prove_dialler
-from netstack.runtime.threads import background_tasks
+from netstack.network.connection.authentication import Secret, prove_dialler
+from netstack.network.waiting.threads import background_tasks
 from netstack.schedule.descriptors.descriptors import (
     ExecutionAttemptId,
     InputGateDescriptor,

@@ -15,7 +15,7 @@ import trio
 
 from netstack.jobmanager.children import search_path
 from netstack.jobmanager.client import Document, JobClient, open_job_client
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 
 _Result = TypeVar("_Result")
 PATIENCE_S = 120.0

@@ -28,7 +28,7 @@ from netstack import (
     RecordWriter,
     open_network,
 )
-from netstack.runtime.handles import InputGate
+from netstack.network.handles import InputGate
 
 SEGMENT = 1024
 CONFIG = NetworkConfig(

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from netstack import blocking
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.spark import Publisher, Subscriber, register
 from netstack.spark.failures import spark_errors
 from netstack.spark.settings import SparkSettings

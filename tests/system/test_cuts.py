@@ -21,8 +21,8 @@ from netstack.base.config import NetworkConfig
 from netstack.base.ids import ChannelDescriptor
 from netstack.cli import main
 from netstack.jobmanager.client import JobClient
-from netstack.runtime.network_environment import open_network
-from netstack.runtime.record_reader import ArrayReader
+from netstack.network.environment import open_network
+from netstack.network.reader import ArrayReader
 
 pytestmark = pytest.mark.slow
 

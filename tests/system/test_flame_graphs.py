@@ -14,7 +14,7 @@ import trio
 from browser import open_browser
 from cluster_rig import ClusterRig
 
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0

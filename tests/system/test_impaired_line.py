@@ -20,7 +20,7 @@ from netstack import (
     RecordWriter,
     open_network,
 )
-from netstack.runtime.handles import InputGate
+from netstack.network.handles import InputGate
 from netstack_transports.impaired import Impairment, impairment
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)

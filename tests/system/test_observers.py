@@ -11,7 +11,7 @@ import cluster_jobs
 import pytest
 from cluster_rig import ClusterRig
 
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from netstack.jobmanager.children import (
 )
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import open_jobmanager
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.web.recording import read_recording
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from cluster_rig import ClusterRig
 from process_tree import children_of, fork_servers_of, slots_of
 
 from netstack.cli import main
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack_transports.shm import unsupported
 
 pytestmark = pytest.mark.slow

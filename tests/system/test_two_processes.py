@@ -17,8 +17,8 @@ import trio
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost
 from netstack.base.ids import ChannelDescriptor
-from netstack.runtime.network_environment import open_network
-from netstack.runtime.record_reader import ArrayReader, RecordReader
+from netstack.network.environment import open_network
+from netstack.network.reader import ArrayReader, RecordReader
 
 pytestmark = pytest.mark.slow
 

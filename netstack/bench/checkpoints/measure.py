@@ -20,7 +20,7 @@ from netstack.jobmanager.checkpoints import CheckpointReport
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
-from netstack.runtime.threads import background_tasks
+from netstack.network.waiting.threads import background_tasks
 from netstack.schedule.execution import ExecutionState
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.slots.slot_sharing import FixedPlacement

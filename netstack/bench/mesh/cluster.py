@@ -17,7 +17,7 @@ from netstack.base.errors import ConnectionLost, NetstackError, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager, open_jobmanager
 from netstack.jobmanager.taskmanagers import ConnectedTaskManager
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 
 from .matrix import Matrix
 from .spec import MeshSpec

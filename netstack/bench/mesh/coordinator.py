@@ -27,7 +27,7 @@ from netstack.base.errors import InsufficientBuffers, LocalProtocolError, Netsta
 from netstack.base.units import counted
 from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.job_record import JobRecord
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.schedule.execution import JobState
 from netstack.schedule.failover.restart import NO_RESTART
 from netstack.schedule.graph.job_file import write_job

@@ -26,7 +26,7 @@ import trio
 
 from netstack import ArrayReader, RecordReader, RecordWriter
 from netstack.exchange.outbound.selector import ChannelSelector
-from netstack.runtime.handles import InputGate
+from netstack.network.handles import InputGate
 from netstack.task.invokable import InvokableTask
 
 from ..arrivals import Int64s, warm_ns

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.runtime.handles import InputGate, ResultPartition
+from netstack.network.handles import InputGate, ResultPartition
 from netstack.task.invokable import InvokableTask
 
 from ..busy import lost_s

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 from netstack.base import build as netstack_build
 from netstack.base.units import format_count, format_duration
 from netstack.control.build import own_build
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.spark.apart import JobTooSlow, run_job
 from netstack.spark.classic import ClassicDriver
 from netstack.spark.driver import Executors

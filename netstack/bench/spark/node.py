@@ -29,7 +29,7 @@ from netstack.base.causes import cause_text, is_secondary, root_cause
 from netstack.base.config import MIB
 from netstack.base.errors import NetstackError
 from netstack.control.build import own_build
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.spark.barrier import BarrierTask
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.fork_server import die_with_parent

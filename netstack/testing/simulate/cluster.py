@@ -31,9 +31,9 @@ from ...base.transport import provided
 from ...exchange.stored.files import FOLDER_PREFIX
 from ...jobmanager.config import JobManagerConfig
 from ...jobmanager.service import JobManager, open_jobmanager
-from ...runtime.authentication import Secret
-from ...runtime.network_environment import NetworkEnvironment
-from ...runtime.turns import measure_with
+from ...network.connection.authentication import Secret
+from ...network.connection.fair_share import measure_with
+from ...network.environment import NetworkEnvironment
 from ...schedule.slots.slots import LoadBalanceMode
 from ...taskmanager.config import TaskManagerConfig
 from ...taskmanager.runner import open_taskmanager

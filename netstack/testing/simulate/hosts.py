@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
-from ...runtime.threads import no_threads
+from ...network.waiting.threads import no_threads
 from .network import THIS_HOST, Network, Process
 
 _Result = TypeVar("_Result")

@@ -15,7 +15,7 @@ from netstack.base.errors import ConnectionLost, NetstackError
 from netstack.bench.cli import main
 from netstack.bench.mesh.coordinator import run_over_hosts
 from netstack.bench.mesh.spec import MeshSpec
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager
 

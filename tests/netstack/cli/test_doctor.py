@@ -23,7 +23,7 @@ from netstack.cli.doctor import (
     secret_file,
     socket_buffers,
 )
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 
 
 def machine(root: Path, **files: str) -> Path:

@@ -22,7 +22,7 @@ from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.cli import main
 from netstack.cli.taskmanager import read_config, taskmanager, taskmanager_config
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.taskmanager.client import open_client
 from netstack.taskmanager.slot_processes import SlotProcesses
 

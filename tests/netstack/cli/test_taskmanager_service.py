@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from netstack.cli.taskmanager import taskmanager, taskmanager_config
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.taskmanager.config import TaskManagerConfig
 
 TOOLS = Path(__file__).parents[3] / "tools"

@@ -22,7 +22,7 @@ from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink, Greeting
 from netstack.control.messages import CloseJob, OperatorEvent
 from netstack.control.routing import read_route
 from netstack.control.threaded import ThreadedLink, open_threaded
-from netstack.runtime.threads import background_tasks
+from netstack.network.waiting.threads import background_tasks
 
 TIMEOUT_S = 0.6
 PATIENCE_S = 60.0

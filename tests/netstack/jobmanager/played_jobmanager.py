@@ -16,7 +16,7 @@ from netstack.control.link import JOBMANAGER, ControlLink, full_build
 from netstack.control.messages import Answer, Ask, AskRefused
 from netstack.control.routing import read_route
 from netstack.jobmanager.client import JobClient, open_job_client
-from netstack.runtime.threads import background_tasks
+from netstack.network.waiting.threads import background_tasks
 
 JobManager = Callable[[ControlLink], Awaitable[None]]
 _numbers = itertools.count()

@@ -15,7 +15,7 @@ from netstack.control.messages import SLICE_BYTES
 from netstack.control.reports import BlobKept, FetchBlob
 from netstack.jobmanager.blobs import BlobServer
 from netstack.jobmanager.store import JobStore
-from netstack.runtime.threads import in_thread
+from netstack.network.waiting.threads import in_thread
 from netstack.schedule.descriptors.blob_store import BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.taskmanager.blob_files import KeptBlob

@@ -8,7 +8,7 @@ import pytest
 
 from netstack.base.errors import ConfigError
 from netstack.jobmanager.config import JobManagerConfig
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 
 
 @pytest.mark.parametrize("listen", ["tcp://0.0.0.0:6120", "tcp://10.0.0.1:6120", "tcp://[::]:6120", "tls+tcp://h:6120"])

@@ -21,7 +21,7 @@ from netstack.jobmanager.log import (
     failure_documents,
     fatal_traceback,
 )
-from netstack.runtime.failure_report import MAX_BYTES as REPORT_BYTES, size_bytes
+from netstack.network.failure_report import MAX_BYTES as REPORT_BYTES, size_bytes
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings

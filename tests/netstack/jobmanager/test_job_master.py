@@ -11,7 +11,7 @@ from netstack.base.errors import LocalProtocolError
 from netstack.control.codec import Message
 from netstack.jobmanager.datasets import DatasetRecord
 from netstack.jobmanager.job_master import JobMaster
-from netstack.runtime.threads import in_thread
+from netstack.network.waiting.threads import in_thread
 from netstack.schedule.graph.job_graph import JobGraph, JobVertex
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.slots.slots import PhysicalSlot

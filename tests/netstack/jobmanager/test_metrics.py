@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from netstack.control.reports import JobProgress
 from netstack.jobmanager import metrics
 from netstack.jobmanager.metrics import CATALOGUE, serve_metrics, statistics
-from netstack.runtime.metrics import samples
+from netstack.network.metrics.samples import samples
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings

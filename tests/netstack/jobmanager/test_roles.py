@@ -19,7 +19,7 @@ from netstack.jobmanager.client import open_job_client, owner_key
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.datasets import DatasetRecord
 from netstack.jobmanager.stored_files import FORMAT, write_document
-from netstack.runtime.authentication import Secret, prove_dialler
+from netstack.network.connection.authentication import Secret, prove_dialler
 from netstack.web.serve import open_web
 from netstack.web.sessions import MAX_SESSIONS, Sessions
 

@@ -25,7 +25,7 @@ import pytest
 from process_tree import children_of
 from workers import free_address
 
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 
 pytestmark = [pytest.mark.java, pytest.mark.long, pytest.mark.xdist_group("spark")]
 

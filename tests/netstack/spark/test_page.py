@@ -15,7 +15,7 @@ import pytest
 from test_job_run import counting
 from workers import free_address
 
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.spark import register
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 pytest.importorskip("pyspark")  # the writers' side is Spark's
 
 from netstack.base.errors import ConfigError, ConnectionLost, RemoteProtocolError, RequestRefused
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.spark.consumer import StreamLocation
 from netstack.spark.epoch_folder import Attempt, EpochFolder
 from netstack.spark.sink import SinkSettings, StagedRows, abort, commit, stage

@@ -13,8 +13,8 @@ import trio.testing
 
 from netstack.base.config import NetworkConfig
 from netstack.base.events import Alignment, CheckpointBarrier
-from netstack.runtime.names import load
-from netstack.runtime.network_environment import NetworkEnvironment, open_network
+from netstack.network.environment import NetworkEnvironment, open_network
+from netstack.network.names import load
 from netstack.schedule import StreamEnvironment, StreamGraph, generate_job
 from netstack.schedule.checkpoint.finals import FinalStates
 from netstack.schedule.checkpoint.snapshot import Manifest, TaskFile

@@ -32,7 +32,7 @@ from netstack.exchange.outbound.subpartition import ResultSubpartition
 from netstack.exchange.record.formats import rows_as_bytes
 from netstack.exchange.record.framing import frame, head_of
 from netstack.exchange.record.stream_records import HEAD
-from netstack.runtime.network_environment import NetworkEnvironment
+from netstack.network.environment import NetworkEnvironment
 from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.schedule.descriptors.shuffle import partition_name

@@ -14,9 +14,9 @@ from trio.testing import MockClock
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import LocalProtocolError
 from netstack.base.ids import ChannelDescriptor
-from netstack.runtime.network_environment import NetworkEnvironment, open_network
-from netstack.runtime.record_reader import RecordReader
-from netstack.runtime.record_writer import RecordWriter
+from netstack.network.environment import NetworkEnvironment, open_network
+from netstack.network.reader import RecordReader
+from netstack.network.writer import RecordWriter
 from netstack.schedule.descriptors.information import EdgeId, OutputInformation
 from netstack.task.chain_loop import MAX_SLICE, next_part
 from netstack.task.mailbox import Mailbox

@@ -24,7 +24,7 @@ from netstack.control.build import own_build
 from netstack.control.frames import FrameStream, pack
 from netstack.control.messages import GREETING, VERSION
 from netstack.control.routing import CONTROL, DATA, write_route
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.taskmanager.job_scope import EARLY_BYTES
 from netstack.taskmanager.service import TaskManager
 

@@ -15,8 +15,8 @@ import trio
 from netstack.base.errors import AuthenticationFailed, ConnectionLost
 from netstack.base.transport import ByteStream, Listener, transport_for
 from netstack.control.routing import SHARED, write_route
-from netstack.runtime.authentication import Secret
-from netstack.runtime.handshake import Handshake
+from netstack.network.connection.authentication import Secret
+from netstack.network.connection.handshake import Handshake
 from netstack.taskmanager import neighbours
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.neighbours import Neighbours

@@ -42,7 +42,7 @@ from netstack.control.frames import FrameStream
 from netstack.control.link import CLIENT, ControlLink, full_build
 from netstack.control.messages import GREETING, VERSION, CloseJob, Refused
 from netstack.control.routing import write_route
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager
 

@@ -15,7 +15,7 @@ from scripted_taskmanager import client, document, jobmanager, taskmanager
 from netstack.cli import main
 from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
 from netstack.jobmanager.service import JobManager
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.schedule.execution import ExecutionState
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.taskmanager.service import TaskManager

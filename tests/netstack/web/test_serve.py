@@ -14,7 +14,7 @@ from served_pages import ask, running
 
 from netstack.base import contained
 from netstack.jobmanager.metrics import CATALOGUE, statistics
-from netstack.runtime.metrics import samples
+from netstack.network.metrics.samples import samples
 from netstack.web.http1 import MAX_CONNECTIONS, HttpServer
 from netstack.web.serve import open_web
 

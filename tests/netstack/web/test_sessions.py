@@ -17,7 +17,7 @@ from served_pages import running
 from netstack.base.errors import ConfigError
 from netstack.base.tls import certificates
 from netstack.cli import main
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.web.serve import open_web
 from netstack.web.sessions import COOKIE, MAX_SESSIONS, SESSION_S, Sessions
 

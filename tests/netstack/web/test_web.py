@@ -15,7 +15,7 @@ from netstack.base.errors import ConfigError
 from netstack.control.details import INPUT_COLUMNS
 from netstack.control.messages import AskDetails
 from netstack.control.reports import Statistics
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.web import flink
 from netstack.web.history import KEPT_S, History

@@ -19,9 +19,9 @@ from netstack.base.ids import PartitionId, ResultPartitionType
 from netstack.base.scratch import remove_leftovers
 from netstack.base.transport import transport_for
 from netstack.exchange.stored.files import FOLDER_PREFIX, SealedFiles, ShuffleFolder, remove_files
-from netstack.runtime.handshake import Handshake
-from netstack.runtime.kept_partitions import KeptTogether
-from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on
+from netstack.network.connection.handshake import Handshake
+from netstack.network.environment import NetworkEnvironment, network_environment_on
+from netstack.network.kept_partitions import KeptTogether
 
 FOLDER = "netstack-shuffle-together"
 RECORDS = [b"%05d" % number * 40 for number in range(3000)]

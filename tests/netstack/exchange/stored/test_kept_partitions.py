@@ -23,7 +23,7 @@ from netstack.base.errors import ChannelFailed, DiskFull, PartitionDamaged, Part
 from netstack.base.ids import ResultPartitionType
 from netstack.exchange.outbound.selector import BroadcastSelector
 from netstack.exchange.stored.files import ShuffleFolder
-from netstack.runtime.network_environment import NetworkEnvironment
+from netstack.network.environment import NetworkEnvironment
 
 BLOCKING = ResultPartitionType.BLOCKING
 HYBRIDS = [ResultPartitionType.HYBRID_FULL, ResultPartitionType.HYBRID_SELECTIVE]

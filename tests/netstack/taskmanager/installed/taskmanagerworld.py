@@ -14,7 +14,7 @@ import trio.testing
 from adopter import Adopter, Ended, Failed, RemoteGate, RemoteJob, RemotePartition, RemoteTask, Said, adopt
 
 from netstack.base.config import NetworkConfig
-from netstack.runtime.authentication import Secret
+from netstack.network.connection.authentication import Secret
 from netstack.taskmanager.client import open_client
 from netstack.taskmanager.config import TaskManagerConfig
 from netstack.taskmanager.runner import open_taskmanager

@@ -1,0 +1,1 @@
+"""What `netstack.aio` shows: the same data path for asyncio programs."""

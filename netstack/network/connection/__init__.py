@@ -1,0 +1,1 @@
+"""One connection: dialling, handshake, the pump that moves its bytes, sessions that resume it."""

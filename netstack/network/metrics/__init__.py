@@ -1,0 +1,1 @@
+"""The catalogue of metrics, the samples of each, and their export to Prometheus."""

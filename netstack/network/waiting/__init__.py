@@ -1,0 +1,1 @@
+"""How tasks and threads wait: parking, spinning, and the lock of the event loop."""
