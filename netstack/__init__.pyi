@@ -42,6 +42,20 @@ from .base.ids import (
     ResultPartitionType as ResultPartitionType,
 )
 from .base.version import __version__ as __version__
+from .cluster.jobmanager.client import (
+    JobClient as JobClient,
+    JobResult as JobResult,
+    open_job_client as open_job_client,
+    wait_for_job as wait_for_job,
+)
+from .cluster.jobmanager.config import JobManagerConfig as JobManagerConfig
+from .cluster.jobmanager.local import (
+    LocalCluster as LocalCluster,
+    open_local_cluster as open_local_cluster,
+    run_job as run_job,
+)
+from .cluster.task.context import OperatorContext as OperatorContext
+from .cluster.task.operators import Output as Output
 from .exchange.buffer.requirements import (
     BufferRequirements as BufferRequirements,
     GatePlan as GatePlan,
@@ -66,14 +80,6 @@ from .exchange.outbound.selector import (
 from .exchange.outbound.slices import SliceWriter as SliceWriter
 from .exchange.outbound.statistics import ResultPartitionStatistics as ResultPartitionStatistics
 from .exchange.record.formats import RecordFormat as RecordFormat
-from .jobmanager.client import (
-    JobClient as JobClient,
-    JobResult as JobResult,
-    open_job_client as open_job_client,
-    wait_for_job as wait_for_job,
-)
-from .jobmanager.config import JobManagerConfig as JobManagerConfig
-from .jobmanager.local import LocalCluster as LocalCluster, open_local_cluster as open_local_cluster, run_job as run_job
 from .network.connection.authentication import Secret as Secret
 from .network.connection.statistics import NetworkStatistics as NetworkStatistics, OpenConnection as OpenConnection
 from .network.environment import NetworkEnvironment as NetworkEnvironment, open_network as open_network
@@ -113,6 +119,4 @@ from .schedule.graph.stream_graph import (
     StreamSettings as StreamSettings,
 )
 from .schedule.slots.slots import LoadBalanceMode as LoadBalanceMode
-from .task.context import OperatorContext as OperatorContext
-from .task.operators import Output as Output
 from .trio_stream import TrioStream as TrioStream

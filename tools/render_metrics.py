@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from netstack.jobmanager.metrics import CATALOGUE as OF_JOBMANAGER  # noqa: E402 - the tree beside this file
+from netstack.cluster.jobmanager.views.metrics import CATALOGUE as OF_JOBMANAGER  # noqa: E402 - the tree beside this file
 from netstack.network.metrics.catalogue import CATALOGUE, Metric  # noqa: E402
 
 DOCUMENT = "netstack/METRICS.md"

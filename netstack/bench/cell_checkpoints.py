@@ -19,12 +19,12 @@ import trio
 
 from netstack import NetworkEnvironment, RecordWriter
 from netstack.base.events import Alignment, CheckpointBarrier
+from netstack.cluster.task.input import TaskInput
+from netstack.cluster.task.mailbox import Mailbox
 from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.network.handles import InputGate, ResultPartition
 from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
-from netstack.task.input import TaskInput
-from netstack.task.mailbox import Mailbox
 
 from .checkpoints.figures import Completed, times
 from .pacing import clock_ns

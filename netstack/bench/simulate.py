@@ -17,7 +17,7 @@ from rich.markup import escape
 from netstack.base.errors import ConfigError
 from netstack.cli.stopping import keep_results, stopped_by
 from netstack.cli.values import COUNT
-from netstack.testing.simulate.players import WorkerDied, play
+from netstack.testing.simulate.campaign import WorkerDied, play
 from netstack.testing.simulate.scenario import Scenario
 from netstack.testing.simulate.situations import LEAST_SEEDS, SITUATIONS, missing
 

@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from ..base.units import format_duration, format_size
-from ..jobmanager.client import Document, JobClient
+from ..cluster.jobmanager.client import Document, JobClient
 from .job_output import print_all
 from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document

@@ -15,7 +15,7 @@ import click
 import trio
 
 from ..base.errors import ConfigError, JobFailed, NetstackError
-from ..jobmanager.local import LocalCluster, open_local_cluster
+from ..cluster.jobmanager.local import LocalCluster, open_local_cluster
 from .values import Parsed
 
 
@@ -52,7 +52,7 @@ def demo(web: str, pace: float, opens: bool) -> int:
 
 
 async def _show(web: str, pace: float, opens: bool) -> None:
-    from ..web.serve import open_web  # without --web neither h11 nor starlette is needed
+    from ..cluster.web.serve import open_web  # without --web neither h11 nor starlette is needed
 
     failure: NetstackError | OSError | None = None
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

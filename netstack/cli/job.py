@@ -16,9 +16,9 @@ import click
 
 from ..base.errors import ConfigError
 from ..base.text.safe_text import is_utf8, safe_error, safe_repr, type_text
-from ..network.failure_report import rendered, with_place
-from ..network.names import import_code
-from ..network.tracebacks import describe
+from ..cluster.failure_report import rendered, with_place
+from ..cluster.function_loading import import_code
+from ..cluster.tracebacks import describe
 from ..schedule.graph.job_file import read_job
 from ..schedule.graph.job_graph import JobGraph
 from ..schedule.graph.stream_builder import StreamEnvironment

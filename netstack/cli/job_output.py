@@ -17,7 +17,7 @@ from rich.text import Text
 from ..base.text.json_text import json_text
 from ..base.text.safe_text import printable_lines, safe_text
 from ..base.units import counted, format_count, format_latency
-from ..jobmanager.client import Document, JobResult
+from ..cluster.jobmanager.client import Document, JobResult
 
 _SHOWN_SUBTASKS = 16
 

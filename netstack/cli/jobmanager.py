@@ -15,10 +15,10 @@ import click
 import trio
 
 from ..base.transport import full_url
-from ..jobmanager.client import DEFAULT_ADDRESS
-from ..jobmanager.config import JobManagerConfig
-from ..jobmanager.metrics import serve_metrics
-from ..jobmanager.service import open_jobmanager
+from ..cluster.jobmanager.client import DEFAULT_ADDRESS
+from ..cluster.jobmanager.config import JobManagerConfig
+from ..cluster.jobmanager.service import open_jobmanager
+from ..cluster.jobmanager.views.metrics import serve_metrics
 from ..network.connection.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.slots.slots import LoadBalanceMode
@@ -193,7 +193,7 @@ async def _serve(
             if metrics is not None:
                 scraped = await stack.enter_async_context(serve_metrics(manager, metrics))
             if web is not None:
-                from ..web.serve import open_web  # without --web neither h11 nor starlette is needed
+                from ..cluster.web.serve import open_web  # without --web neither h11 nor starlette is needed
 
                 served = open_web(
                     manager,

@@ -14,7 +14,7 @@ import click
 import trio
 
 from ..base.errors import ConnectionLost
-from ..jobmanager.client import DEFAULT_ADDRESS, JobClient, open_job_client
+from ..cluster.jobmanager.client import DEFAULT_ADDRESS, JobClient, open_job_client
 from ..network.connection.authentication import Secret
 
 ADDRESS_VARIABLE: Final = "NETSTACK_JOBMANAGER"

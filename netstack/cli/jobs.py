@@ -16,7 +16,7 @@ import trio
 
 from ..base.errors import NetstackError
 from ..base.text.safe_text import printable_lines
-from ..jobmanager.client import PATIENCE_S, Document, JobClient, JobResult, wait_for_job
+from ..cluster.jobmanager.client import PATIENCE_S, Document, JobClient, JobResult, wait_for_job
 from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import checked_savepoint, job_parameters, load_stream_graph, parameters_of, savepoint_flags
 from .job_output import job_lines, jobs_table, news_lines, not_restored_line, print_all, print_results, result_document

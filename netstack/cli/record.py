@@ -18,8 +18,8 @@ import trio
 
 from ..base.errors import ConfigError, ConnectionLost
 from ..base.units import counted
-from ..web.history import History
-from ..web.recording import read_recording, recorded
+from ..cluster.web.history import History
+from ..cluster.web.recording import read_recording, recorded
 from .job import job_parameters
 from .jobmanager_flags import connected, json_flag, secret_flag
 from .json_document import print_document
@@ -126,7 +126,7 @@ def replay(file: Path, web: str, output: Path | None, opens: bool, as_json: bool
     if as_json:
         print_document({"looks": json.loads(History.text(history.kept()))})
     elif output is not None:
-        from ..web.page import page
+        from ..cluster.web.page import page
 
         output.write_text(page(History.text(history.kept())), encoding="utf-8")
     else:
@@ -135,7 +135,7 @@ def replay(file: Path, web: str, output: Path | None, opens: bool, as_json: bool
 
 
 async def _replay(history: History, web: str, opens: bool) -> None:
-    from ..web.serve import open_replay  # no other command needs h11 and starlette
+    from ..cluster.web.serve import open_replay  # no other command needs h11 and starlette
 
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_replay(history, web) as url:

@@ -23,11 +23,11 @@ import click
 import trio
 
 from ..base.errors import ConfigError, NetstackError, RequestRefused
-from ..jobmanager.client import JobClient, JobResult
-from ..jobmanager.config import JobManagerConfig
-from ..jobmanager.job_master import JobMaster
-from ..jobmanager.local import check_memory, memory_for, open_local_cluster
-from ..jobmanager.service import JobManager
+from ..cluster.jobmanager.client import JobClient, JobResult
+from ..cluster.jobmanager.config import JobManagerConfig
+from ..cluster.jobmanager.job_master.job_master import JobMaster
+from ..cluster.jobmanager.local import check_memory, memory_for, open_local_cluster
+from ..cluster.jobmanager.service import JobManager
 from ..schedule.execution import JobState
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
@@ -328,11 +328,11 @@ class _Run:
         """Serves the web page and records the job, if the flags say so."""
         async with contextlib.AsyncExitStack() as stack:
             if self._record is not None:
-                from ..web.recording import recorded
+                from ..cluster.web.recording import recorded
 
                 await stack.enter_async_context(recorded(self._record, cluster.client.look))
             if self._web is not None:
-                from ..web.serve import open_web  # without --web neither h11 nor starlette is needed
+                from ..cluster.web.serve import open_web  # without --web neither h11 nor starlette is needed
 
                 url = await stack.enter_async_context(open_web(cluster.jobmanager, self._web))
                 click.echo(f"web page: {url}", err=True)

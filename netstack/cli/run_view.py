@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ..jobmanager.client import Document
+from ..cluster.jobmanager.client import Document
 from .job_output import state_text, vertices_table
 
 _WINDOW_S: Final = 3.0

@@ -12,7 +12,7 @@ import click
 
 from ..base.errors import ConfigError
 from ..base.text.safe_text import safe_text
-from ..jobmanager.client import Document
+from ..cluster.jobmanager.client import Document
 from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document
 

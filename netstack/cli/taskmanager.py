@@ -26,15 +26,15 @@ from ..base.errors import ConfigError
 from ..base.tls.tls_files import dial_as
 from ..base.transport import full_url
 from ..base.units import counted
+from ..cluster.taskmanager.config import CONNECT_TIMEOUT_S, TaskManagerConfig
+from ..cluster.taskmanager.fork_server import start_fork_server
+from ..cluster.taskmanager.memory import short_collections
+from ..cluster.taskmanager.runner import open_taskmanager
+from ..cluster.taskmanager.service import TaskManager
+from ..cluster.taskmanager.slot_main import check_process_memory, limit_memory, slot_main
+from ..cluster.taskmanager.slot_pool import SlotProcesses, counted_up
+from ..cluster.taskmanager.slot_settings import SlotSettings
 from ..network.connection.authentication import Secret
-from ..taskmanager.config import CONNECT_TIMEOUT_S, TaskManagerConfig
-from ..taskmanager.fork_server import start_fork_server
-from ..taskmanager.memory import short_collections
-from ..taskmanager.runner import open_taskmanager
-from ..taskmanager.service import TaskManager
-from ..taskmanager.slot_process import check_process_memory, limit_memory, slot_main
-from ..taskmanager.slot_processes import SlotProcesses, counted_up
-from ..taskmanager.slot_settings import SlotSettings
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .json_document import print_document
 from .logs import log_flag, set_up_logging

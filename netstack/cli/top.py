@@ -25,10 +25,10 @@ from rich.text import Text
 
 from ..base.errors import ConfigError, ConnectionLost, NetstackError
 from ..base.units import format_count
-from ..control.link import JOBMANAGER
-from ..jobmanager.client import open_job_client
+from ..cluster.control.link import JOBMANAGER
+from ..cluster.jobmanager.client import open_job_client
+from ..cluster.taskmanager.client import OtherRole, open_client
 from ..network.connection.authentication import Secret
-from ..taskmanager.client import OtherRole, open_client
 from .jobmanager_flags import secret_flag, secret_of
 from .json_document import print_document
 from .stopping import keep_results, note_signal

@@ -16,8 +16,8 @@ import trio
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError, RequestRefused
 from ..base.units import format_count, format_duration
-from ..jobmanager.client import Document, JobClient
-from ..jobmanager.tuning import Proposal, changed, measured, proposals
+from ..cluster.jobmanager.client import Document, JobClient
+from ..cluster.jobmanager.views.tuning import Proposal, changed, measured, proposals
 from .jobmanager_flags import call, jobmanager_flags, json_flag
 from .json_document import print_document
 from .values import SECONDS

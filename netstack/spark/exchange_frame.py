@@ -30,14 +30,14 @@ from typing import Any, Final
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError
 from ..base.units import counted
-from ..control.build import own_build
+from ..cluster.control.build import own_build
 from ..exchange.keygroups import check_parallelism, default_max_parallelism
 from ..exchange.outbound.flush_times import check_buffer_timeout
 from ..network.connection.authentication import Secret
-from .boundary import end_stage
 from .columns import PlainColumns
 from .driver import Driver
 from .drivers import driver_of
+from .end_stage import end_stage
 from .exchange_statistics import ExchangeStatistics
 from .exchange_task import ExchangeJob, exchange_batches, ignore_statistics
 from .ports import check_ports

@@ -28,7 +28,7 @@ from ..base.causes import cause_text, is_secondary, root_cause
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError
 from ..base.ids import ChannelDescriptor
-from ..control.build import own_build
+from ..cluster.control.build import own_build
 from ..exchange.buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from ..exchange.keygroups import default_max_parallelism, group_owners
 from ..exchange.outbound.selector import ChannelSelector

@@ -29,20 +29,20 @@ import trio
 from ..base.config import MIB
 from ..base.errors import ConfigError, LocalProtocolError, NetstackError
 from ..base.own_packages import OWN_PACKAGES
-from ..jobmanager.client import JobClient, JobResult, graph_of, open_job_client, packages_of
-from ..jobmanager.config import JobManagerConfig
-from ..jobmanager.service import JobManager, open_jobmanager
+from ..cluster.jobmanager.client import JobClient, JobResult, graph_of, open_job_client, packages_of
+from ..cluster.jobmanager.config import JobManagerConfig
+from ..cluster.jobmanager.service import JobManager, open_jobmanager
+from ..cluster.taskmanager.config import TaskManagerConfig
+from ..cluster.taskmanager.fork_server import start_fork_server
+from ..cluster.taskmanager.runner import open_taskmanager
+from ..cluster.taskmanager.slot_main import slot_main
+from ..cluster.taskmanager.slot_pool import SlotProcesses
+from ..cluster.taskmanager.slot_settings import SlotSettings
 from ..network.connection.authentication import Secret
 from ..network.waiting.threads import background_tasks
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.slots.slots import LoadBalanceMode
-from ..taskmanager.config import TaskManagerConfig
-from ..taskmanager.fork_server import start_fork_server
-from ..taskmanager.runner import open_taskmanager
-from ..taskmanager.slot_process import slot_main
-from ..taskmanager.slot_processes import SlotProcesses
-from ..taskmanager.slot_settings import SlotSettings
 from .barrier import BarrierTask
 from .classic import ClassicDriver
 from .driver import check_version

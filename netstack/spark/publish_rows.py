@@ -29,7 +29,7 @@ from .epoch_protocol import DEFAULT_CONSUMER, check_consumer
 from .publisher import Publisher
 
 if TYPE_CHECKING:
-    from ..task.context import OperatorContext
+    from ..cluster.task.context import OperatorContext
 
 _Result = TypeVar("_Result")
 _ROWS_AT_ONCE: Final = 8192

@@ -22,10 +22,10 @@ from typing import Any, Final, final
 from ..base.errors import ConfigError
 from ..base.scratch import scratch_folder
 from ..base.text.limited_log import quieter
-from .apart import Apart
 from .classic import ClassicDriver, forget_jvm, start_jvm
 from .driver import check_version
 from .failures import SparkFailed, spark_errors
+from .interruptible import Apart
 from .settings import SparkSettings
 from .ship import ship
 

@@ -23,8 +23,8 @@ from ..base import build, compiled
 from ..base.errors import ConfigError
 from ..base.own_packages import package_folders
 from ..base.scratch import folder_until_exit
-from ..control.build import build_of
-from ..jobmanager.shipping import zip_package
+from ..cluster.control.build import build_of
+from ..cluster.jobmanager.shipping import zip_package
 from . import launcher
 from .drivers import driver_of
 from .launcher import INSIDE, PACKAGES, Copy, files_of, sources_digest

@@ -24,11 +24,11 @@ from ..base.ids import ChannelDescriptor
 from ..base.text.safe_text import safe_repr
 from ..base.timing.wakeup import Signal
 from ..base.transport import Listener
-from ..control.codec import Plain
-from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, SUBSCRIBER, ControlLink, Greeting
+from ..cluster.control.codec import Plain
+from ..cluster.control.link import CLIENT, HEARTBEAT_TIMEOUT_S, SUBSCRIBER, ControlLink, Greeting
+from ..cluster.control.port import Answers, ControlPort, answer_questions
 from ..network.connection.admission import Admission
 from ..network.connection.authentication import Secret
-from ..network.control_port import Answers, ControlPort, answer_questions
 from ..network.environment import NetworkEnvironment
 from ..network.reader import RecordReader
 from .epoch_folder import Attempt, EpochFolder

@@ -17,7 +17,7 @@ from netstack.bench.checkpoints import command, measure
 from netstack.bench.checkpoints.figures import point
 from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec
 from netstack.bench.cli import main
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 
 # ------------------------------------------------------------------------------------------------------------- command
 

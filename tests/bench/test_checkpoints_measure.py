@@ -18,7 +18,7 @@ from netstack.bench.checkpoints import measure
 from netstack.bench.checkpoints.measure import Runner, jobs, measured_point, taken
 from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec, Mode
 from netstack.bench.processes import MeasurementFailed
-from netstack.jobmanager.checkpoints import CheckpointReport
+from netstack.cluster.jobmanager.job_master.checkpoints import CheckpointReport
 
 # --------------------------------------------------------------------------------------------------------- measurement
 

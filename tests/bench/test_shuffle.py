@@ -16,7 +16,7 @@ import trio
 from netstack.bench.cli import main
 from netstack.bench.shuffle import measure
 from netstack.bench.shuffle.rows import BATCH_ROWS, ROW_BYTES, MakeRows, SumRows, by_range, expected
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 
 
 class Context:

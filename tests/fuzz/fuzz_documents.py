@@ -19,20 +19,20 @@ import trio
 
 from netstack.base.errors import RecordError
 from netstack.base.text.json_text import json_text, shortened
-from netstack.control.details import check_details
-from netstack.control.frames import unpack
-from netstack.control.link import TASKMANAGER, Greeting
-from netstack.jobmanager.store import JobStore, StoredJob
-from netstack.jobmanager.taskmanagers import TaskManagers
+from netstack.cluster.control.details import check_details
+from netstack.cluster.control.frames import unpack
+from netstack.cluster.control.link import TASKMANAGER, Greeting
+from netstack.cluster.failure_report import checked_report, rendered, with_place
+from netstack.cluster.jobmanager.resource_manager.taskmanagers import TaskManagers
+from netstack.cluster.jobmanager.store import JobStore, StoredJob
+from netstack.cluster.task.checkpoints import checked_subtask_report
+from netstack.cluster.taskmanager.code import checked_archive
+from netstack.cluster.web.guard import Guard, json_of
+from netstack.cluster.web.recording import read_recording
+from netstack.cluster.web.sessions import Sessions
 from netstack.network.connection.authentication import Secret
-from netstack.network.failure_report import checked_report, rendered, with_place
 from netstack.spark.epoch_folder import EpochFolder
 from netstack.spark.stream_schema import StreamSchema
-from netstack.task.checkpoints import checked_subtask_report
-from netstack.taskmanager.code import checked_archive
-from netstack.web.guard import Guard, json_of
-from netstack.web.recording import read_recording
-from netstack.web.sessions import Sessions
 
 SECRET = Secret(b"a secret for fuzzing only")
 JOB = StoredJob("0123456789abcdef", {"name": "words"}, 0.0, None, {}, {})

@@ -19,8 +19,8 @@ from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError
 from netstack.base.events import decode_event
 from netstack.base.ids import ChannelDescriptor
-from netstack.control.frames import unpack
-from netstack.control.messages import CODEC as MESSAGES
+from netstack.cluster.control.frames import unpack
+from netstack.cluster.control.messages import CODEC as MESSAGES
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate

@@ -18,12 +18,19 @@ from typing import Any
 import trio
 
 from netstack.base.errors import AuthenticationFailed, ConnectionLost, RequestRefused
-from netstack.control.codec import Message
-from netstack.control.link import TASKMANAGER, ControlLink, dial
-from netstack.control.messages import CancelTasks, CloseJob, OpenJob, ReleasePartitions, SubmitTasks, UpdateGate
-from netstack.control.reports import JobClosed, JobOpened, PartitionConsumable, TaskFailed, TaskFinished, TaskStates
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.service import JobManager, open_jobmanager
+from netstack.cluster.control.codec import Message
+from netstack.cluster.control.link import TASKMANAGER, ControlLink, dial
+from netstack.cluster.control.messages import CancelTasks, CloseJob, OpenJob, ReleasePartitions, SubmitTasks, UpdateGate
+from netstack.cluster.control.reports import (
+    JobClosed,
+    JobOpened,
+    PartitionConsumable,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+)
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.service import JobManager, open_jobmanager
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from netstack.base.ids import ResultPartitionType
-from netstack.jobmanager.job_inbox import Inbox
+from netstack.cluster.jobmanager.job_master.inbox import Inbox
 from netstack.schedule.descriptors.blob_store import BlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey, TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation

@@ -16,9 +16,9 @@ from task_functions import Collect
 from tasks import running
 from trio_runs import run_virtual
 
+from netstack.cluster.task.context import OperatorContext
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
-from netstack.task.context import OperatorContext
 
 COUNT = 60
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from netstack.jobmanager.store import JobStore, StoredJob, open_job_store
-from netstack.jobmanager.stored_files import JobStoreError
+from netstack.cluster.jobmanager.store import JobStore, StoredJob, open_job_store
+from netstack.cluster.jobmanager.stored_files import JobStoreError
 
 pytestmark = pytest.mark.slow
 RUNS = StoredJob("0" * 16, {"name": "runs"}, 17.5, 3, {"pack": "a"})

@@ -9,10 +9,10 @@ from typing import Any, cast
 from hypothesis import given, strategies as st
 
 from netstack.base.errors import OperatorFailed
+from netstack.cluster.task.error_place import with_operator
+from netstack.cluster.task.fused import MOST_STEPS, FusedOperator, Target, fused
+from netstack.cluster.task.operators import BoundOperator
 from netstack.schedule.graph.job_graph import OperatorKind
-from netstack.task.blame import with_operator
-from netstack.task.fused import MOST_STEPS, FusedOperator, Target, fused
-from netstack.task.operators import BoundOperator
 
 KINDS = [OperatorKind.MAP, OperatorKind.FILTER, OperatorKind.FLAT_MAP, OperatorKind.PROCESS]
 Log = list[tuple[str, Any]]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
+from netstack.cluster.task.keyed_state import MixedKeyedState
 from netstack.exchange.keygroups import canonical_key, key_group, operator_index, original_key, stable_hash
 from netstack.exchange.outbound.selector import KeyGroupSelector
 from netstack.schedule.checkpoint.recovery import TaskPlan, recover
 from netstack.schedule.checkpoint.snapshot import TaskSnapshot, decode_snapshot, encode_snapshot
-from netstack.task.keyed_state import MixedKeyedState
 
 SMALL = st.integers(-2, 2)
 SCALARS = st.one_of(

@@ -6,7 +6,7 @@ from itertools import permutations
 from hypothesis import assume, given, settings, strategies as st
 
 from netstack.base.ids import ResultPartitionType
-from netstack.jobmanager.slots import ClusterSlots
+from netstack.cluster.jobmanager.resource_manager.slots import ClusterSlots
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import Proceed, SlotsOffered, StartJob, TaskManagerRegistered, Tick
 from netstack.schedule.graph.job_graph import (

@@ -24,6 +24,8 @@ from netstack.base.events import (
     encode_event,
 )
 from netstack.base.ids import ChannelDescriptor
+from netstack.cluster.task.input import TaskInput
+from netstack.cluster.task.mailbox import Mailbox
 from netstack.exchange.buffer.elements import BarrierBuffer, EventBuffer
 from netstack.exchange.buffer.lent import LentBuffer
 from netstack.exchange.buffer.pools import NetworkBufferPool
@@ -35,8 +37,6 @@ from netstack.network.environment import NetworkEnvironment
 from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.schedule.descriptors.shuffle import partition_name
-from netstack.task.input import TaskInput
-from netstack.task.mailbox import Mailbox
 
 ID = 3
 BARRIER = CheckpointBarrier(ID, alignment=Alignment.UNALIGNED)

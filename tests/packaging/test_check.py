@@ -36,7 +36,7 @@ def test_the_tests_of_a_module_come_before_those_that_reach_it_through_others() 
     ]
     near, far = (
         found.index(f"tests/netstack/{name}.py")
-        for name in ("exchange/outbound/test_selector", "jobmanager/test_local")
+        for name in ("exchange/outbound/test_selector", "cluster/jobmanager/test_local")
     )
     assert near < far
 

@@ -14,7 +14,7 @@ import click
 import pytest
 
 import netstack.cli
-from netstack.jobmanager.metrics import CATALOGUE as OF_JOBMANAGER
+from netstack.cluster.jobmanager.views.metrics import CATALOGUE as OF_JOBMANAGER
 from netstack.network.metrics.catalogue import CATALOGUE
 
 yaml = pytest.importorskip("ruamel.yaml", reason="comes with check-jsonschema")

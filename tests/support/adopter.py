@@ -14,11 +14,13 @@ import trio
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError, RequestRefused
 from netstack.base.ids import ResultPartitionType
-from netstack.control.build import build_of
-from netstack.control.codec import Attempt, Message, Plain, check_plain
-from netstack.control.link import JOBMANAGER, ControlLink, dial
-from netstack.control.messages import CloseJob, OpenJob, OperatorEvent, Refused, submissions
-from netstack.control.reports import JobClosed, JobOpened, JobRefused, TaskFailed, TaskFinished, TaskStates
+from netstack.cluster.control.build import build_of
+from netstack.cluster.control.codec import Attempt, Message, Plain, check_plain
+from netstack.cluster.control.link import JOBMANAGER, ControlLink, dial
+from netstack.cluster.control.messages import CloseJob, OpenJob, OperatorEvent, Refused, submissions
+from netstack.cluster.control.reports import JobClosed, JobOpened, JobRefused, TaskFailed, TaskFinished, TaskStates
+from netstack.cluster.task.invokable import InvokableTask
+from netstack.cluster.taskmanager.code import root_package
 from netstack.network.connection.authentication import Secret, prove_dialler
 from netstack.network.waiting.threads import background_tasks
 from netstack.schedule.descriptors.descriptors import (
@@ -30,8 +32,6 @@ from netstack.schedule.descriptors.descriptors import (
 from netstack.schedule.descriptors.information import JobInformation, OperatorInformation, TaskInformation
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation, compress, partition_name
 from netstack.schedule.graph.job_graph import OperatorKind
-from netstack.task.invokable import InvokableTask
-from netstack.taskmanager.code import root_package
 
 
 @final

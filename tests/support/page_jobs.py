@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import trio
 
 from netstack import CheckpointSettings, NetworkConfig, OperatorContext, Output, StreamEnvironment, StreamSettings
-from netstack.jobmanager.client import open_job_client
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.service import JobManager, open_jobmanager
-from netstack.taskmanager.config import TaskManagerConfig
-from netstack.taskmanager.runner import open_taskmanager
-from netstack.taskmanager.service import TaskManager
+from netstack.cluster.jobmanager.client import open_job_client
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.service import JobManager, open_jobmanager
+from netstack.cluster.taskmanager.config import TaskManagerConfig
+from netstack.cluster.taskmanager.runner import open_taskmanager
+from netstack.cluster.taskmanager.service import TaskManager
 
 
 class Source:

@@ -12,10 +12,10 @@ from typing import Any
 import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 
-from netstack.jobmanager.service import JobManager
+from netstack.cluster.jobmanager.service import JobManager
+from netstack.cluster.web.serve import open_web
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
-from netstack.web.serve import open_web
 
 
 def pipeline(**settings: Any) -> StreamEnvironment:

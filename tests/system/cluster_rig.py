@@ -13,8 +13,8 @@ from typing import IO, Any, TypeVar
 
 import trio
 
-from netstack.jobmanager.children import search_path
-from netstack.jobmanager.client import Document, JobClient, open_job_client
+from netstack.cluster.jobmanager.children import search_path
+from netstack.cluster.jobmanager.client import Document, JobClient, open_job_client
 from netstack.network.connection.authentication import Secret
 
 _Result = TypeVar("_Result")

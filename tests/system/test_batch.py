@@ -19,9 +19,9 @@ from trio.testing import trio_test
 
 from netstack.base.config import MIB, NetworkConfig
 from netstack.base.errors import JobFailed, NetstackError
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.examples import batch_word_count
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.schedule.graph.settings import AdaptiveSettings, SpeculationSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode

@@ -12,11 +12,11 @@ import trio
 from trio.testing import trio_test
 
 from netstack.base.config import MIB
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
-from netstack.jobmanager.shipping import zip_package
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.cluster.jobmanager.shipping import zip_package
+from netstack.cluster.taskmanager.client import open_client
 from netstack.schedule.descriptors.blob_store import OffloadRule
-from netstack.taskmanager.client import open_client
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0

@@ -17,7 +17,7 @@ from cluster_rig import PATIENCE_S, ClusterRig, end
 
 from netstack.base.errors import JobFailed
 from netstack.cli import main
-from netstack.jobmanager.client import JobClient
+from netstack.cluster.jobmanager.client import JobClient
 from netstack.network.connection.authentication import Secret
 from netstack.schedule.plan.plan import make_plan
 from netstack.schedule.slots.slots import LoadBalanceMode

@@ -20,7 +20,7 @@ from cutting import cutting_proxy
 from netstack.base.config import NetworkConfig
 from netstack.base.ids import ChannelDescriptor
 from netstack.cli import main
-from netstack.jobmanager.client import JobClient
+from netstack.cluster.jobmanager.client import JobClient
 from netstack.network.environment import open_network
 from netstack.network.reader import ArrayReader
 

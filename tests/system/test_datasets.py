@@ -18,11 +18,11 @@ from process_tree import slots_of
 from trio.testing import trio_test
 
 from netstack.base.errors import RequestRefused
-from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
-from netstack.jobmanager.client import JobClient, open_job_client
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.local import open_local_cluster
-from netstack.jobmanager.service import open_jobmanager
+from netstack.cluster.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
+from netstack.cluster.jobmanager.client import JobClient, open_job_client
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.local import open_local_cluster
+from netstack.cluster.jobmanager.service import open_jobmanager
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 pytestmark = pytest.mark.slow

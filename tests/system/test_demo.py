@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from netstack.jobmanager.children import search_path
+from netstack.cluster.jobmanager.children import search_path
 
 PATIENCE_S = 120.0
 

@@ -13,7 +13,7 @@ import cluster_jobs
 import pytest
 from cluster_rig import ClusterRig
 
-from netstack.jobmanager.client import JobClient
+from netstack.cluster.jobmanager.client import JobClient
 
 pytestmark = pytest.mark.long
 JOBS = 100

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from netstack import StreamEnvironment
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import pytest
 from cluster_rig import ClusterRig
 from page_attacks import ATTACKS, attack, reset
 
-from netstack.jobmanager.client import JobClient
+from netstack.cluster.jobmanager.client import JobClient
 
 pytestmark = pytest.mark.slow
 ROUNDS = 5

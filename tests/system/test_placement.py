@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.examples import word_count
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.schedule import LoadBalanceMode, StreamEnvironment, StreamGraph, make_plan
 
 pytestmark = pytest.mark.slow

@@ -22,16 +22,16 @@ from process_tree import children_of
 
 import netstack
 from netstack.base.errors import LocalProtocolError, NetstackError
-from netstack.jobmanager.children import (
+from netstack.cluster.jobmanager.children import (
     TaskManagerSettings,
     open_local_taskmanagers,
     search_path,
     wait_registered,
 )
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.service import open_jobmanager
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.service import open_jobmanager
+from netstack.cluster.web.recording import read_recording
 from netstack.network.connection.authentication import Secret
-from netstack.web.recording import read_recording
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0

@@ -22,7 +22,7 @@ import pytest
 from tool_modules import load_tool
 
 import netstack
-from netstack.control.build import own_build
+from netstack.cluster.control.build import own_build
 
 pytestmark = [pytest.mark.root, pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 

@@ -14,7 +14,7 @@ import pytest
 from cluster_rig import PATIENCE_S, ClusterRig, end
 
 from netstack.cli import main
-from netstack.jobmanager.client import JobClient
+from netstack.cluster.jobmanager.client import JobClient
 
 pytestmark = pytest.mark.slow
 HERE = str(Path(__file__).parent)

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from netstack.cli.tune import tune_lines, tuned
-from netstack.jobmanager.local import open_local_cluster
+from netstack.cluster.jobmanager.local import open_local_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ import trio
 from netstack.base.config import MIB
 from netstack.base.scratch import scratch_folder
 from netstack.base.text.limited_log import quieter
-from netstack.jobmanager.checkpoints import CheckpointReport
-from netstack.jobmanager.job_master import JobMaster
-from netstack.jobmanager.job_record import JobRecord
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.cluster.jobmanager.job_master.checkpoints import CheckpointReport
+from netstack.cluster.jobmanager.job_master.job_master import JobMaster
+from netstack.cluster.jobmanager.job_record import JobRecord
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.network.waiting.threads import background_tasks
 from netstack.schedule.execution import ExecutionState
 from netstack.schedule.graph.job_file import write_job

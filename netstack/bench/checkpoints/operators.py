@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from netstack.cluster.task.context import OperatorContext
+from netstack.cluster.task.operators import Output
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
-from netstack.task.context import OperatorContext
-from netstack.task.operators import Output
 
 from ..pacing import clock_ns
 from ..source import filler

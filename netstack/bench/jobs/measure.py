@@ -12,8 +12,8 @@ from typing import Any, Final
 import trio
 
 from netstack.base.config import MIB
-from netstack.jobmanager.client import Document
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.cluster.jobmanager.client import Document
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 
 from ..experiment import with_facts
 from .operators import PIPELINES, RESULT, chain, in_one_process, two_pipelines

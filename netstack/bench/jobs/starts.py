@@ -14,8 +14,8 @@ from typing import Any, Final
 import trio
 
 from netstack.base.config import MIB, NetworkConfig
-from netstack.jobmanager.client import Document
-from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.cluster.jobmanager.client import Document
+from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.slots.slots import LoadBalanceMode
 

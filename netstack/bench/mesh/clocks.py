@@ -16,7 +16,7 @@ import numpy.typing as npt
 import trio
 
 from netstack.base.errors import ConnectionLost
-from netstack.control.link import ControlLink
+from netstack.cluster.control.link import ControlLink
 
 Int64s = npt.NDArray[np.int64]
 

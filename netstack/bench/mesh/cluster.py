@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from netstack.base.errors import ConnectionLost, NetstackError, RequestRefused
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.service import JobManager, open_jobmanager
-from netstack.jobmanager.taskmanagers import ConnectedTaskManager
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.resource_manager.taskmanagers import ConnectedTaskManager
+from netstack.cluster.jobmanager.service import JobManager, open_jobmanager
 from netstack.network.connection.authentication import Secret
 
 from .matrix import Matrix

@@ -25,8 +25,8 @@ import trio
 
 from netstack.base.errors import InsufficientBuffers, LocalProtocolError, NetstackError
 from netstack.base.units import counted
-from netstack.jobmanager.job_master import JobMaster
-from netstack.jobmanager.job_record import JobRecord
+from netstack.cluster.jobmanager.job_master.job_master import JobMaster
+from netstack.cluster.jobmanager.job_record import JobRecord
 from netstack.network.connection.authentication import Secret
 from netstack.schedule.execution import JobState
 from netstack.schedule.failover.restart import NO_RESTART

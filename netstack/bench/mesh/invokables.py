@@ -25,9 +25,9 @@ import numpy.typing as npt
 import trio
 
 from netstack import ArrayReader, RecordReader, RecordWriter
+from netstack.cluster.task.invokable import InvokableTask
 from netstack.exchange.outbound.selector import ChannelSelector
 from netstack.network.handles import InputGate
-from netstack.task.invokable import InvokableTask
 
 from ..arrivals import Int64s, warm_ns
 from ..engine import emit_all, take_all, writer_of

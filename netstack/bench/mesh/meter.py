@@ -9,8 +9,8 @@ from typing import Any, Final, final
 
 import trio
 
+from netstack.cluster.task.invokable import InvokableTask
 from netstack.network.handles import InputGate, ResultPartition
-from netstack.task.invokable import InvokableTask
 
 from ..busy import lost_s
 from ..host import cpu_seconds

@@ -16,7 +16,7 @@ import trio
 from netstack.base.config import SHUFFLE_COMPRESSIONS
 from netstack.base.errors import ConfigError
 from netstack.base.scratch import scratch_folder
-from netstack.jobmanager.local import open_local_cluster
+from netstack.cluster.jobmanager.local import open_local_cluster
 from netstack.schedule.slots.slots import LoadBalanceMode
 
 from ..experiment import with_facts

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from netstack.spark.boundary import numbers_for
+from netstack.spark.end_stage import numbers_for
 
 from .rows import ROW_BYTES, MakeRows, SumRows, by_range
 

@@ -15,12 +15,12 @@ from typing import Any, Final, final
 
 from netstack.base import build as netstack_build
 from netstack.base.units import format_count, format_duration
-from netstack.control.build import own_build
+from netstack.cluster.control.build import own_build
 from netstack.network.connection.authentication import Secret
-from netstack.spark.apart import JobTooSlow, run_job
 from netstack.spark.classic import ClassicDriver
 from netstack.spark.driver import Executors
 from netstack.spark.failures import explain, spark_errors
+from netstack.spark.interruptible import JobTooSlow, run_job
 from netstack.spark.settings import SparkSettings
 
 from ..mesh.matrix import Matrix

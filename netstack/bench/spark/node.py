@@ -28,13 +28,13 @@ from netstack.base import build as netstack_build
 from netstack.base.causes import cause_text, is_secondary, root_cause
 from netstack.base.config import MIB
 from netstack.base.errors import NetstackError
-from netstack.control.build import own_build
+from netstack.cluster.control.build import own_build
+from netstack.cluster.taskmanager.config import TaskManagerConfig
+from netstack.cluster.taskmanager.fork_server import die_with_parent
+from netstack.cluster.taskmanager.runner import open_taskmanager
+from netstack.cluster.taskmanager.service import TaskManager
 from netstack.network.connection.authentication import Secret
 from netstack.spark.barrier import BarrierTask
-from netstack.taskmanager.config import TaskManagerConfig
-from netstack.taskmanager.fork_server import die_with_parent
-from netstack.taskmanager.runner import open_taskmanager
-from netstack.taskmanager.service import TaskManager
 
 from ..host import cpu_model
 from ..mesh.cluster import open_mesh

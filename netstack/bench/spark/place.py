@@ -13,8 +13,8 @@ from rich.markup import escape
 
 from netstack.base.errors import ConfigError
 from netstack.cli.stopping import keep_results
-from netstack.spark.apart import Apart, JobTooSlow, run_job
 from netstack.spark.failures import spark_errors
+from netstack.spark.interruptible import Apart, JobTooSlow, run_job
 from netstack.spark.session import open_session
 from netstack.spark.settings import SparkSettings
 

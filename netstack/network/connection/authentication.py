@@ -53,7 +53,7 @@ _DIALLER: Final = b"netstack dialler"
 _ACCEPTOR: Final = b"netstack acceptor"
 _OTHER_PROOFS: Final = PROOF_MAGIC[:3]
 _ROUTES: Final = (b"NSDC", b"NSDR")
-"""The first bytes of a connection to a service without a secret (`control/routing`)."""
+"""The first bytes of a connection to a service without a secret (`cluster/control/routing`)."""
 _FLINK_MAGIC: Final = bytes.fromhex("badc0ffe")
 
 

@@ -96,7 +96,7 @@ class WorkAccount:
 
 @final
 class PeerShare:
-    """The account of one control connection in its event loop's queue (a `control.frames.LoopShare`)."""
+    """The account of one control connection in its event loop's queue (a `cluster.control.frames.LoopShare`)."""
 
     def __init__(self) -> None:
         self._line = turns()

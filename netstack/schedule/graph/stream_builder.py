@@ -5,8 +5,8 @@
     lines.flat_map(split).key_by(word).process(Count).sink(show)
     graph = job.stream_graph()
 
-Rules: nothing runs here, and nothing is imported by name. `task.operators` documents how functions and classes are
-called. An operator without a name gets the name of its kind: `map`, `map 2`.
+Rules: nothing runs here, and nothing is imported by name. `cluster.task.operators` documents how functions and classes
+are called. An operator without a name gets the name of its kind: `map`, `map 2`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class StreamEnvironment:
         """Adds a vertex that reads its gates and writes its partitions itself: `async def invokable(task)`.
 
         Args:
-            function: see `task.invokable`.
+            function: see `cluster.task.invokable`.
             inputs: in the order of its gates; without any it is a source.
             name: unique in the job.
             parameters: plain data for the function.

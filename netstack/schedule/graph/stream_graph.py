@@ -30,7 +30,7 @@ from .job_graph import (
 )
 from .settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 
-KEPT_DATASET: Final = "netstack.task.kept_dataset:KeptDataset"
+KEPT_DATASET: Final = "netstack.cluster.task.kept_dataset:KeptDataset"
 """The source that reads a dataset which another job kept."""
 
 DEFAULT_GROUP: Final = "default"
@@ -260,7 +260,8 @@ class StreamSettings:
         scheduling: None schedules pipelined regions (a dynamic job: subtask by subtask); else one of the older types:
             `all_at_once`, `next_stage_on_first_output` or `next_stage_on_complete_output`.
         input_constraint: with the latter two, how many inputs of a subtask must be consumable: `any` or `all`.
-        latency_interval_s: seconds between a source's latency markers (`task/latency`); 0: none. A job with invokables
+        latency_interval_s: seconds between a source's latency markers (`cluster/task/latency`); 0: none. A job with
+        invokables
             has none.
 
     Raises:

@@ -28,29 +28,29 @@ import trio
 from ...base.causes import root_cause
 from ...base.scratch import scratch_folder
 from ...base.transport import provided
+from ...cluster.jobmanager.config import JobManagerConfig
+from ...cluster.jobmanager.service import JobManager, open_jobmanager
+from ...cluster.taskmanager.config import TaskManagerConfig
+from ...cluster.taskmanager.runner import open_taskmanager
+from ...cluster.taskmanager.service import TaskManager
 from ...exchange.stored.files import FOLDER_PREFIX
-from ...jobmanager.config import JobManagerConfig
-from ...jobmanager.service import JobManager, open_jobmanager
 from ...network.connection.authentication import Secret
 from ...network.connection.fair_share import measure_with
 from ...network.environment import NetworkEnvironment
 from ...schedule.slots.slots import LoadBalanceMode
-from ...taskmanager.config import TaskManagerConfig
-from ...taskmanager.runner import open_taskmanager
-from ...taskmanager.service import TaskManager
 from ..ledger import check_environment
-from .checked import remembered
+from .client import LONGEST_S, User
 from .clock import JumpingClock
-from .determined import determined
+from .determinism import determined
 from .faults import Faults
 from .history import Event
 from .hosts import Host, files_in
+from .job_of_scenario import network
 from .network import SCHEME, THIS_HOST, Network, Process
 from .operators import Outside, outside
+from .recorded_job import remembered
 from .scenario import JOBMANAGER, LIE, PORT, Scenario, second_of
 from .situations import counted, happened, note_line
-from .user import LONGEST_S, User
-from .written import network
 
 REMEMBERED: Final = 100
 """Number of events that a failed simulation prints."""

@@ -12,7 +12,7 @@ from typing import Final, final
 import trio
 
 from ...base.errors import ConfigError, JobFailed, RequestRefused
-from ...jobmanager.local import LocalCluster, open_local_cluster
+from ...cluster.jobmanager.local import LocalCluster, open_local_cluster
 from ...schedule.graph.stream_builder import StreamEnvironment
 from ...schedule.slots.slots import LoadBalanceMode
 from . import feature_job

@@ -11,15 +11,15 @@ from typing import Final, final
 
 import trio
 
-from ...control.codec import Message
-from ...control.reports import CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates
-from ...jobmanager.job_master import JobMaster
-from ...jobmanager.peer_budget import Charge
-from ...jobmanager.service import JobManager
-from ...taskmanager.job_scope import JobScope
+from ...cluster.control.codec import Message
+from ...cluster.control.reports import CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates
+from ...cluster.jobmanager.job_master.job_master import JobMaster
+from ...cluster.jobmanager.peer_budget import Charge
+from ...cluster.jobmanager.service import JobManager
+from ...cluster.taskmanager.job_scope import JobScope
 from . import scenario as kinds
+from .adversary import attempts_over, lies
 from .hosts import Host, LogEvent
-from .liar import attempts_over, lies
 from .network import Network
 from .scenario import JOBMANAGER, PORT, Fault
 from .situations import happened

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import trio
 
-from ...task.context import OperatorContext
-from ...task.operators import Output
+from ...cluster.task.context import OperatorContext
+from ...cluster.task.operators import Output
 from .features import KEYS, NUMBERS
 from .operators import FAILED_COMMIT, outside_world
 

@@ -18,8 +18,8 @@ import numpy as np
 import trio
 
 from ...base.text.safe_text import type_text
-from ...task.context import OperatorContext
-from ...task.operators import Output
+from ...cluster.task.context import OperatorContext
+from ...cluster.task.operators import Output
 from .network import THIS_HOST
 from .situations import happened
 

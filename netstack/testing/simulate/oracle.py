@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from . import feature_job
-from .checked import verdict
 from .history import Event
 from .operators import SINK, Committed, made, two_thirds
+from .recorded_job import verdict
 from .scenario import CHECKED, FEATURED, TWO_SOURCES, Scenario
 
 _SETTLED_S: Final = 10.0

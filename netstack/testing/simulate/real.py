@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol, final
 
 from ...base.errors import NetstackError
-from .checked import verdict
 from .history import BEGUN, Anomaly, Event, read_history
+from .recorded_job import verdict
 
 KILL: Final = "kill"
 PAUSE: Final = "pause"

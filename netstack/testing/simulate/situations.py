@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+from ...cluster.jobmanager.job_master.checkpoints import JobCheckpoints
+from ...cluster.jobmanager.job_master.task_reports import TaskReports
 from ...exchange.buffer.pools import LocalBufferPool
 from ...exchange.outbound import subpartition
 from ...exchange.stored.store import PartitionStore
-from ...jobmanager.checkpoints import JobCheckpoints
-from ...jobmanager.task_reports import TaskReports
 from .features import AXES
 
 LEAST_SEEDS: Final = 1_000

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from .cluster import Outcome, simulate
-from .determined import hash_is_fixed
+from .determinism import hash_is_fixed
 from .scenario import Scenario, random_scenario, smaller
 
 

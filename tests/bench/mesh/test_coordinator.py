@@ -23,10 +23,10 @@ from netstack.bench.packed import (
 )
 from netstack.bench.pair import OnProgress, Progress
 from netstack.bench.processes import MeasurementFailed
-from netstack.task.invokable import InvokableTask
-from netstack.taskmanager.config import TaskManagerConfig
-from netstack.taskmanager.runner import open_taskmanager
-from netstack.taskmanager.service import TaskManager
+from netstack.cluster.task.invokable import InvokableTask
+from netstack.cluster.taskmanager.config import TaskManagerConfig
+from netstack.cluster.taskmanager.runner import open_taskmanager
+from netstack.cluster.taskmanager.service import TaskManager
 
 FAST = MeshDeadlines(setup_s=10, stalled_s=5, overall_s=10)
 

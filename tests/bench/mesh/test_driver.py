@@ -15,9 +15,9 @@ from netstack.base.errors import ConnectionLost, NetstackError
 from netstack.bench.cli import main
 from netstack.bench.mesh.coordinator import run_over_hosts
 from netstack.bench.mesh.spec import MeshSpec
+from netstack.cluster.taskmanager.config import TaskManagerConfig
+from netstack.cluster.taskmanager.runner import open_taskmanager
 from netstack.network.connection.authentication import Secret
-from netstack.taskmanager.config import TaskManagerConfig
-from netstack.taskmanager.runner import open_taskmanager
 
 
 @pytest.fixture(name="secret_file", scope="module")

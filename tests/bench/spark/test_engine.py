@@ -46,9 +46,9 @@ from netstack.bench.spark.tables import (
 )
 from netstack.bench.spark.workload import frame_of
 from netstack.bench.store import Store, flatten, read_rows
-from netstack.spark.apart import JobTooSlow
 from netstack.spark.drivers import driver_of
 from netstack.spark.exchange_frame import check_session
+from netstack.spark.interruptible import JobTooSlow
 from netstack.spark.settings import SparkSettings
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them

@@ -156,8 +156,8 @@ def test_nobody_gets_in_without_the_token(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def with_a_stranger(spec: Any, mesh: Any, **kwargs: Any) -> dict[str, Any]:
         from netstack.base.errors import AuthenticationFailed
+        from netstack.cluster.taskmanager.client import open_client
         from netstack.network.connection.authentication import Secret
-        from netstack.taskmanager.client import open_client
 
         with pytest.raises(AuthenticationFailed):
             async with open_client(mesh.daemons[1].address, secret=Secret(b"x" * 32)):

@@ -8,7 +8,7 @@ import pytest
 
 from netstack.bench.shuffle import spark_peer
 from netstack.bench.shuffle.rows import expected
-from netstack.spark.boundary import numbers_for
+from netstack.spark.end_stage import numbers_for
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 

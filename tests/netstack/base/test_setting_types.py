@@ -11,11 +11,11 @@ import pytest
 
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError
-from netstack.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.taskmanager.config import TaskManagerConfig
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.settings import AdaptiveSettings, CutSettings, RestartSettings, SpeculationSettings
-from netstack.taskmanager.config import TaskManagerConfig
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from page_jobs import cluster
 
 from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.cli import main
-from netstack.web.recording import MAX_LINE_BYTES, VERSION, Recording, read_recording, recorded
+from netstack.cluster.web.recording import MAX_LINE_BYTES, VERSION, Recording, read_recording, recorded
 
 
 def looks(path: Path) -> list[tuple[float, float, int]]:
@@ -101,7 +101,7 @@ def test_a_line_that_is_no_look_is_one_sentence(
 def test_of_a_long_recording_the_first_looks_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("netstack.web.recording.MAX_TEXT_BYTES", 1 << 20)
+    monkeypatch.setattr("netstack.cluster.web.recording.MAX_TEXT_BYTES", 1 << 20)
     lines = [json.dumps({"at": each, "until": each, "snapshot": {"n": each, "x": " " * 50_000}}) for each in range(100)]
     found = read_recording(recording_of(tmp_path / "file", *(line.encode() for line in lines)))
     assert found.number == 20
@@ -126,7 +126,7 @@ def test_what_belongs_to_a_job_is_refused_for_a_jobmanager(capsys: pytest.Captur
 
 async def test_a_cluster_is_recorded_down_to_its_channels(tmp_path: Path) -> None:
     async with cluster() as (manager, _, job_id):
-        from netstack.jobmanager.client import open_job_client
+        from netstack.cluster.jobmanager.client import open_job_client
 
         async with open_job_client(manager.address) as client, recorded(tmp_path / "file", client.look):
             while not (await client.look())["jobs"][0]["edges"][0].get("channels"):  # noqa: ASYNC110

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from netstack.base.errors import JobFailed
 from netstack.cli.run import _Run
-from netstack.jobmanager.client import JobResult
+from netstack.cluster.jobmanager.client import JobResult
 
 START_S, QUEUE_S, JOB_S, END_S = 1.0, 20.0, 300.0, 4000.0
 

@@ -22,9 +22,9 @@ from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.cli import main
 from netstack.cli.taskmanager import read_config, taskmanager, taskmanager_config
+from netstack.cluster.taskmanager.client import open_client
+from netstack.cluster.taskmanager.slot_pool import SlotProcesses
 from netstack.network.connection.authentication import Secret
-from netstack.taskmanager.client import open_client
-from netstack.taskmanager.slot_processes import SlotProcesses
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
 RUN_ID = "00000000000000aa"
@@ -46,8 +46,8 @@ async def read(task):
 """
 COORDINATOR = """
 import sys, trio
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.service import open_jobmanager
+from netstack.cluster.jobmanager.config import JobManagerConfig
+from netstack.cluster.jobmanager.service import open_jobmanager
 
 async def main():
     async with open_jobmanager(JobManagerConfig(listen="memory://doomed", name="doomed")) as jobmanager:

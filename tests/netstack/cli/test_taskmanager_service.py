@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from netstack.cli.taskmanager import taskmanager, taskmanager_config
+from netstack.cluster.taskmanager.config import TaskManagerConfig
 from netstack.network.connection.authentication import Secret
-from netstack.taskmanager.config import TaskManagerConfig
 
 TOOLS = Path(__file__).parents[3] / "tools"
 

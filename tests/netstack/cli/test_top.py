@@ -32,9 +32,9 @@ from netstack.cli import (
 )
 from netstack.cli.top_jobs import JobManagerHistory
 from netstack.cli.top_view import TaskManagerHistory
-from netstack.taskmanager.config import TaskManagerConfig
-from netstack.taskmanager.runner import open_taskmanager
-from netstack.taskmanager.service import TaskManager
+from netstack.cluster.taskmanager.config import TaskManagerConfig
+from netstack.cluster.taskmanager.runner import open_taskmanager
+from netstack.cluster.taskmanager.service import TaskManager
 
 TOP = sys.modules["netstack.cli.top"]
 COMMAND = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "top"]

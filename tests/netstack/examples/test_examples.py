@@ -13,9 +13,9 @@ import trio
 from tasks import run_to_its_end, running
 from trio.testing import MockClock
 
+from netstack.cluster.task.context import OperatorContext
 from netstack.examples import keyed_join, two_pipelines, word_count
 from netstack.schedule import StreamEnvironment, make_plan, plan_text
-from netstack.task.context import OperatorContext
 
 
 def in_folder(job: StreamEnvironment, folder: Path) -> StreamEnvironment:

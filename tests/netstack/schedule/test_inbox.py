@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netstack.jobmanager.job_inbox import Inbox
+from netstack.cluster.jobmanager.job_master.inbox import Inbox
 from netstack.schedule.events import CancelJob, Event, Proceed, Tick, TimerDue
 
 

@@ -8,7 +8,7 @@ from group_views import consumer_vertex_group
 from job_shapes import job_graph, job_of
 from played import Play, canceled, deployed, timer
 
-from netstack.jobmanager.job_inbox import Inbox
+from netstack.cluster.jobmanager.job_master.inbox import Inbox
 from netstack.schedule.adaptive.cut import PlainRow, cut_by_size
 from netstack.schedule.adaptive.parallelism import decide, nearest_power_of_two
 from netstack.schedule.descriptors.blob_store import MIB, MemoryBlobStore, Offloader, OffloadRule

@@ -12,9 +12,9 @@ import trio
 from workers import free_address
 
 from netstack.base.errors import CheckpointError, ConfigError, RecordError
+from netstack.cluster.task.context import OperatorContext
 from netstack.spark.consumer import StreamLocation, StreamPoller, read_epoch
 from netstack.spark.publish_rows import PublishRows
-from netstack.task.context import OperatorContext
 
 COLUMNS = {"id": "int64", "name": "string"}
 

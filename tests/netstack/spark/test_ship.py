@@ -14,7 +14,7 @@ import pytest
 
 from netstack.base import build, compiled
 from netstack.base.own_packages import OWN_PACKAGES
-from netstack.control.build import own_build
+from netstack.cluster.control.build import own_build
 from netstack.spark.launcher import INSIDE, PACKAGES, Copy, installed, sources_digest, unpacked
 from netstack.spark.ship import archive_bytes, ship
 
@@ -22,7 +22,7 @@ ROOT = Path(build.__file__).parents[2]
 PROBE = """
 import netstack.bench.mesh.invokables
 from netstack import build
-from netstack.control.build import own_build
+from netstack.cluster.control.build import own_build
 from netstack.base.transport import transport_for
 print(netstack.__file__, netstack.bench.__file__, type(transport_for("tcp://127.0.0.1:0")).__module__)
 print(own_build(), build.kind)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from netstack.cluster.task.input import TaskInput
+from netstack.cluster.task.output import TaskOutput
 from netstack.schedule.checkpoint.storage import CheckpointStorage
-from netstack.task.input import TaskInput
-from netstack.task.output import TaskOutput
-from netstack.testing.simulate.checked import Source
 from netstack.testing.simulate.cluster import simulate
 from netstack.testing.simulate.history import (
     APPLIED,
@@ -28,6 +27,7 @@ from netstack.testing.simulate.history import (
     Event,
     check,
 )
+from netstack.testing.simulate.recorded_job import Source
 from netstack.testing.simulate.scenario import CHECKED, KILL, Fault, Scenario
 
 QUIET = Scenario(

@@ -25,18 +25,18 @@ from netstack.base.transport import ByteStream, provided, transport_for
 from netstack.bench import simulate as command
 from netstack.bench.cli import main
 from netstack.bench.simulate import Campaign
-from netstack.control.codec import Message
-from netstack.control.reports import TaskFinished
-from netstack.jobmanager.job_master import JobMaster
-from netstack.task.recovery import RestoredCheckpoint, RestoredTask
-from netstack.testing.simulate import faults, user
+from netstack.cluster.control.codec import Message
+from netstack.cluster.control.reports import TaskFinished
+from netstack.cluster.jobmanager.job_master.job_master import JobMaster
+from netstack.cluster.task.recovery import RestoredCheckpoint, RestoredTask
+from netstack.testing.simulate import client as user, faults
+from netstack.testing.simulate.campaign import play
 from netstack.testing.simulate.clock import TICK_S, JumpingClock
 from netstack.testing.simulate.cluster import Outcome, simulate
-from netstack.testing.simulate.determined import determined
+from netstack.testing.simulate.determinism import determined
 from netstack.testing.simulate.hosts import Host
 from netstack.testing.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
 from netstack.testing.simulate.operators import Source
-from netstack.testing.simulate.players import play
 from netstack.testing.simulate.scenario import (
     ADAPTIVE,
     BLOCKING,

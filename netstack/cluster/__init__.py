@@ -1,0 +1,1 @@
+"""What runs jobs: JobManager, TaskManagers, tasks, and the protocol between them."""

@@ -1,0 +1,467 @@
+"""Runs one job: carries out the decisions of its scheduler and its checkpoint coordinator.
+
+Rules:
+- Every event for the scheduler passes through one inbox (`job_inbox`). All messages of a step are sent before the next
+  event is handled.
+- Checkpoints pause while not all tasks run, and resume automatically.
+- Messages about superseded attempts are dropped: reports by the scheduler, checkpoint messages by `task_reports`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from ....base.errors import CheckpointError, LocalProtocolError, NetstackError
+from ....base.units import counted
+from ....network.waiting.threads import InThread
+from ....schedule import events, instructions
+from ....schedule.checkpoint.coordinator import CheckpointCoordinator
+from ....schedule.checkpoint.finals import FinalStates
+from ....schedule.checkpoint.instructions import JobTask
+from ....schedule.checkpoint.storage import CheckpointStorage
+from ....schedule.descriptors.shuffle import TaskManagerLocation
+from ....schedule.execution import ExecutionInput, ExecutionState, JobState
+from ....schedule.scheduler import NO_SLOT, Scheduler
+from ...control.codec import Message, Plain, check_plain
+from ...control.messages import CloseJob, OperatorEvent, attempts_of
+from ...control.reports import JobClosed, JobProgress, SlotBlocked
+from ...disk_retries import until_stored
+from ..job_datasets import JobDatasets
+from ..job_services import JobCoordinator, JobServices
+from ..peer_budget import Charge
+from ..progress import ProgressByVertex, checked_progress
+from ..resource_manager.slots import slots_needed
+from .attempt_translator import JobDriver
+from .checkpoints import CheckpointReport, JobCheckpoints
+from .inbox import PATIENCE_S, HeldFailures, JobInbox
+from .journal import JobJournal
+from .task_reports import TaskReports
+from .tasks import JobTasks, TaskCommands, TaskSender
+
+CLOSE_PATIENCE_S: Final = 10.0
+"""How long an ended job waits for the `JobClosed` of its TaskManagers."""
+
+
+@final
+class JobMaster:
+    """The master of one job; `run` executes the job to its end.
+
+    Attributes:
+        tasks: places and results of the tasks.
+        blocked: slots whose event loop is blocked by user code, by TaskManager and slot.
+        end: how the job ended; None before.
+        ended: set when `run` has ended in any way.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        name: str,
+        scheduler: Scheduler,
+        services: JobServices,
+        *,
+        make_coordinator: Callable[[Iterable[JobTask], int], CheckpointCoordinator] | None = None,
+        storage: CheckpointStorage | None = None,
+        restore: int | None = None,
+        patience_s: float = PATIENCE_S,
+        coordinator: JobCoordinator | None = None,
+        in_thread: InThread,
+    ) -> None:
+        """Creates the master; `run` starts the job.
+
+        Args:
+            job_id: id of the job.
+            name: name of the job.
+            scheduler: scheduler of a job that has not been started.
+            services: the JobManager's interface for jobs.
+            make_coordinator: creates the checkpoint coordinator from the tasks and the first checkpoint id; None: the
+                job takes no checkpoints.
+            storage: storage of the checkpoints; required if the job takes or restores any.
+            restore: id of the checkpoint in `storage` from which the job starts.
+            patience_s: maximum time a secondary failure is held (`job_inbox`).
+            coordinator: receives operator events and the end of the job in this process.
+            in_thread: runs blocking calls.
+        """
+        self.job_id = job_id
+        self.name = name
+        self.scheduler = scheduler
+        self._journal = JobJournal(job_id, name)
+        self._note = self._journal.note
+        self.log = self._journal.log
+        self.failures = self._journal.failures
+        self.blocked = self._journal.blocked
+        self.history: list[CheckpointReport] = []
+        self.end: instructions.EndJob | None = None
+        self.ended = trio.Event()
+        self.restored_from = restore
+        self.progress: dict[str, ProgressByVertex] = {}
+        self.tasks = JobTasks(scheduler)
+        self._driver = JobDriver(job_id, scheduler)
+        self._datasets = JobDatasets(job_id, name, scheduler, self._driver, services)
+        self._sender = TaskSender(job_id, self._driver, services)
+        self._services = services
+        self._make_coordinator = make_coordinator
+        self._storage = storage
+        self._coordinator = coordinator
+        self._in_thread = in_thread
+        self._taskmanagers: dict[str, TaskManagerLocation] = {}
+        self._inbox = JobInbox(
+            HeldFailures(services.heard_s, patience_s),
+            self._taskmanagers,
+            scheduler.next_deadline,
+            lambda: self._checkpoints is not None and self._checkpoints.is_storing,
+        )
+        self._reports = TaskReports(
+            scheduler, self.tasks, self._driver, self._inbox, services, self._taskmanagers, coordinator
+        )
+        self._open: set[str] = set()
+        self._slots_missing = 0
+        self._slots_under_way = 0  # offered, but the scheduler has not handled the offer yet
+        self._all_closed = trio.Event()
+        self._commit_waits = ""
+        self._nursery: trio.Nursery | None = None
+        self._checkpoints: JobCheckpoints | None = None
+
+    # ------------------------------------------------------------------------------------------ from the JobManager
+
+    def offered(self, location: TaskManagerLocation, slots: tuple[int, ...]) -> None:
+        """Adds slots of a TaskManager that has opened the job."""
+        if location.name not in self._taskmanagers:
+            self._taskmanagers[location.name] = location
+            self._open.add(location.name)
+            self._inbox.post(events.TaskManagerRegistered(0.0, location))
+        self._slots_under_way += len(slots)
+        self._inbox.post(events.SlotsOffered(0.0, location.name, slots))
+
+    def lost(self, taskmanager: str, reason: str) -> None:
+        """Handles the loss of a TaskManager."""
+        if taskmanager in self._taskmanagers:
+            del self._taskmanagers[taskmanager]
+            self._closed(taskmanager)
+            self.progress.pop(taskmanager, None)
+            self._journal.lost(taskmanager, reason)
+            self._inbox.post(events.TaskManagerLost(0.0, taskmanager, reason))
+            self._inbox.post_held()
+
+    def refused(self, taskmanager: str, reason: str) -> None:
+        """Handles a TaskManager that rejects or stops the job; tasks that run there are lost."""
+        text = f"it rejected the job: {reason}"
+        if taskmanager in self._taskmanagers:
+            self.lost(taskmanager, text)
+        else:
+            self._note("taskmanager", f"{taskmanager}: {text}")
+        if self._coordinator is not None:
+            self._coordinator.refused(taskmanager, reason)
+
+    def on_message(self, taskmanager: str, message: Message, charge: Charge | None = None) -> None:
+        """Handles a message of a TaskManager about this job.
+
+        Raises:
+            RemoteProtocolError: the message is invalid, or too many reports of the TaskManager wait.
+        """
+        for attempt in attempts_of(message):
+            self._reports.check_place(taskmanager, attempt, message)
+        if taskmanager not in self._taskmanagers and not isinstance(message, JobClosed):
+            return  # no task runs there
+        self._inbox.charge = charge
+        try:
+            self._handle(taskmanager, message)
+        finally:
+            self._inbox.charge = None
+
+    def _handle(self, taskmanager: str, message: Message) -> None:
+        match message:
+            case JobProgress():
+                self.progress[taskmanager] = checked_progress(message.vertices, self.scheduler.topology)
+            case SlotBlocked():
+                self._journal.slot_blocked(self._taskmanagers[taskmanager], message)
+            case JobClosed():
+                if self.end is None:
+                    self.lost(taskmanager, f"it closed the job: {message.reason}")
+                self._closed(taskmanager)
+            case _:
+                self._reports.on_message(taskmanager, message)
+
+    def send_event(self, vertex: str, subtask: int, event: Plain) -> None:
+        """Sends an event to the `receive` of a task; drops it if the task is not deployed.
+
+        Raises:
+            ConfigError: the event is not a dict of plain data, or is too large.
+        """
+        for taskmanager, attempts in self.tasks.by_taskmanager([(vertex, subtask)]).items():
+            for attempt in attempts:
+                self._services.send(taskmanager, OperatorEvent(self.job_id, attempt, check_plain(event)))
+
+    # ---------------------------------------------------------------------------------------------------- from users
+
+    def cancel(self) -> None:
+        """Starts cancelling the job; `ended` is set at its end. Idempotent."""
+        self._note("job", "cancel requested")
+        self._inbox.post(events.CancelJob(0.0))
+
+    async def savepoint(self, *, stop: bool) -> CheckpointReport:
+        """Takes a savepoint; with `stop`, waits for the end of the job after it.
+
+        Raises:
+            LocalProtocolError: the job takes no checkpoints, or is ending.
+            CheckpointError: the savepoint was aborted, and the job continues; or it is complete, but a failure kept the
+                job from stopping with it, and the job restarted. The text contains the reason.
+
+        Cancellation: the savepoint is taken anyway.
+        """
+        restarts = self.scheduler.statistics().restarts
+        report = await self._take(savepoint=True, stops=stop)
+        if not report.is_complete:
+            raise CheckpointError(f"savepoint {report.checkpoint_id} of job {self.name!r} was aborted: {report.reason}")
+        if stop:
+            await self.ended.wait()
+            state = self.scheduler.state.value
+            if state != "finished" or self.scheduler.statistics().restarts != restarts:
+                raise CheckpointError(
+                    f"job {self.name!r} did not stop with its savepoint {self.path_of(report.checkpoint_id)}: a failure"
+                    f" came before its end, and it is now {state}. What it did since then happens again in a job that"
+                    f" starts from this savepoint; `netstack jobs {self.job_id}` has the failure"
+                )
+        return report
+
+    async def checkpoint(self) -> CheckpointReport:
+        """Takes a checkpoint now, or as soon as a pending one has ended.
+
+        Returns:
+            The report; `is_complete` is false if the checkpoint was aborted.
+
+        Raises:
+            LocalProtocolError: the job takes no checkpoints, or is ending.
+
+        Cancellation: the checkpoint is taken anyway.
+        """
+        return await self._take(savepoint=False, stops=False)
+
+    async def _take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
+        if self._storage is None:
+            raise LocalProtocolError(
+                f"job {self.name!r} takes no checkpoints: set `checkpoints` (an interval is not needed); a batch job"
+                " that keeps results never takes any"
+            )
+        if self._checkpoints is None:
+            raise LocalProtocolError(f"job {self.name!r} is starting; ask again when its tasks run")
+        return await self._checkpoints.take(savepoint=savepoint, stops=stops)
+
+    @property
+    def checkpoint_counts(self) -> tuple[int, int]:
+        """The numbers of completed and failed checkpoints of this run."""
+        checkpoints = self._checkpoints
+        return (0, 0) if checkpoints is None else (checkpoints.completed, checkpoints.failed)
+
+    @property
+    def waits_for(self) -> str:
+        """What delays a restart or storing the job's end; empty if nothing does."""
+        if self.scheduler.state is JobState.RESTARTING and self._inbox.holds_a_timer:
+            return "the checkpoint that is being stored; then the job restarts"
+        return self._commit_waits or ("" if self._checkpoints is None else self._checkpoints.waits_for)
+
+    @property
+    def last_checkpoint(self) -> tuple[int, str] | None:
+        """Id and folder of the newest completed checkpoint of this run; None before the first."""
+        return None if self._reports.commands is None else self._reports.commands.last_stored
+
+    def path_of(self, checkpoint_id: int) -> str:
+        """Returns the folder of a checkpoint. Raises LocalProtocolError if the job takes no checkpoints."""
+        if self._storage is None:
+            raise LocalProtocolError(f"job {self.name!r} takes no checkpoints")
+        return self._storage.path(checkpoint_id)
+
+    # ----------------------------------------------------------------------------------------------------- the loop
+
+    async def run(self) -> instructions.EndJob:
+        """Runs the job to its end.
+
+        Returns:
+            How the job ended; all TaskManagers have closed it or were ordered to.
+
+        Cancellation: orders TaskManagers to close the job; its files stay.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await self._prepare(nursery)
+                self._inbox.post(events.StartJob(0.0))
+                end = await self._loop()
+                if self._coordinator is not None:
+                    self._coordinator.ended(end)
+                await self._after(end)
+                nursery.cancel_scope.cancel()
+        finally:
+            if self._checkpoints is not None:
+                self._checkpoints.abandon()
+            self.ended.set()  # also after an unexpected error, so that no caller waits forever
+            for taskmanager in self._open:
+                self._services.send(taskmanager, CloseJob(self.job_id))
+        return end
+
+    async def _prepare(self, nursery: trio.Nursery) -> None:
+        if self.restored_from is not None:
+            self._note("checkpoint", f"starts from checkpoint {self.restored_from}")
+            self._inbox.post(events.CheckpointStored(0.0, self.restored_from))
+        if self._make_coordinator is None or self._storage is None:
+            return
+        storage = self._storage
+        first_id = await self._in_thread(storage.next_id)
+        finals = FinalStates(storage.folder)
+        await self._in_thread(finals.clear)
+        commands = TaskCommands(
+            self.job_id,
+            self.name,
+            self.tasks,
+            storage,
+            self._services,
+            self._taskmanagers,
+            post=self._inbox.post,
+            note=self._note,
+        )
+        self._checkpoints = JobCheckpoints(
+            self._make_coordinator(self.tasks.checkpointed(), first_id),
+            storage,
+            finals,
+            commands,
+            nursery,
+            self._in_thread,
+            self.history,
+        )
+        self._checkpoints.pause("the job starts")
+        self._reports.take_checkpoints(self._checkpoints, commands)
+
+    async def _loop(self) -> instructions.EndJob:
+        while self.end is None:
+            event = await self._inbox.next()
+            before = self.scheduler.state
+            if isinstance(event, events.SlotsOffered):
+                self._slots_under_way -= len(event.slots)
+            for instruction in self.scheduler.handle(replace(event, now_s=trio.current_time())):
+                await self._carry_out(instruction)
+            if isinstance(event, events.SlotsOffered):
+                self._require()
+            self._look(before, event)
+        return self.end
+
+    def _require(self) -> None:
+        """Requests the missing slots, minus those whose offers the scheduler has not handled yet."""
+        self._services.require(self.job_id, max(0, self._slots_missing - self._slots_under_way))
+
+    async def _carry_out(self, instruction: instructions.Instruction) -> None:
+        match instruction:
+            case instructions.Deploy():
+                await self._deploy(instruction)
+            case instructions.Cancel() | instructions.UpdateGate() | instructions.ReleasePartitions():
+                self._sender.send(instruction)
+            case instructions.CommitTasks():
+                assert self._nursery is not None, "the job runs"
+                self._nursery.start_soon(self._commit, instruction)
+            case instructions.StartTimer():
+                self._inbox.start_timer(instruction.timer, instruction.delay_s)
+                self._note(
+                    "restart",
+                    f"{self.tasks.describe_restart()} {instruction.delay_s:g} s after all of them have stopped",
+                )
+            case instructions.RequireSlots():
+                if instruction.missing:
+                    self._note("slots", f"missing slots: {instruction.missing}; {self._services.describe_slots()}")
+                self._slots_missing = instruction.missing
+                self._require()
+            case instructions.ReturnSlots():
+                self._services.give_back(self.job_id, instruction.slots)
+            case instructions.BlockTaskManagers():
+                self._note("blocklist", f"blocked TaskManagers: {', '.join(instruction.taskmanagers) or 'none'}")
+                self._services.block(self.job_id, instruction.taskmanagers)
+            case instructions.Continue():
+                self._inbox.post(events.Proceed(0.0))
+            case instructions.EndJob():
+                self.end = self._explained(instruction)
+
+    async def _deploy(self, deploy: instructions.Deploy) -> None:
+        self._note("deploy", f"{counted(deploy.subtasks.size, 'task')} sent for deployment")
+        self.tasks.sent(deploy)
+        try:
+            await self._sender.deploy(deploy)
+        except NetstackError as error:
+            self._inbox.post(events.GlobalFailure(0.0, f"tasks cannot be deployed: {error}"))
+
+    async def _commit(self, instruction: instructions.CommitTasks) -> None:
+        """Makes tasks commit; stores this on disk first, so that no JobManager runs the job again."""
+
+        def waits(why: str) -> None:
+            if why and not self._commit_waits:
+                self._note("failure", f"tasks wait to commit: {why}")
+            self._commit_waits = why
+
+        await until_stored(partial(self._services.put_committing, self.job_id), waits)
+        self._note("commit", f"{counted(instruction.subtasks.size, 'task')} to commit prepared output and finish")
+        self._sender.send(instruction)
+
+    def _look(self, before: JobState, event: events.Event) -> None:
+        """Logs the changes of the last step, and pauses or resumes checkpoints."""
+        after = self.scheduler.state
+        for subtask, text in self.scheduler.drain_events():
+            name, index = self.tasks.named_by_number(subtask)
+            self._note("speculation", f"{name} ({index}) {text}")
+            self.tasks.chosen(subtask)
+        if isinstance(event, events.TasksReported) and event.what is ExecutionInput.FINISH:
+            self.tasks.keep_results(event)
+            self._datasets.finished(event)
+        if after is not before:
+            self._journal.state_changed(before, after)
+        reported = None
+        if isinstance(event, events.TaskFailed):
+            reported = self._reports.failures.pop((event.subtask, event.attempt), None)
+        self._journal.failed(event, self.scheduler.take_failures(), reported, after)
+        if self._checkpoints is None:
+            return
+        if isinstance(event, events.TasksReported) and event.what is ExecutionInput.FINISH:
+            self._tell_ended(event, self._checkpoints)
+        count = self.scheduler.count
+        if count(ExecutionState.RUNNING) + count(ExecutionState.FINISHED) < self.scheduler.topology.subtask_count:
+            self._checkpoints.pause("not all tasks run")
+        elif after is JobState.RUNNING:
+            self._checkpoints.resume(self.tasks.goes_on)
+
+    def _tell_ended(self, event: events.TasksReported, checkpoints: JobCheckpoints) -> None:
+        """Reports ended tasks to checkpoints, after the scheduler has handled them: a pause before would reset them."""
+        for number in event.subtasks.tolist():
+            subtask = self.tasks.named_by_number(number)
+            if self.tasks.has_ended(subtask) and not checkpoints.has_ended(subtask):
+                checkpoints.task_ended(*subtask)
+
+    async def _after(self, end: instructions.EndJob) -> None:
+        """After the end: stores the final checkpoint, keeps datasets, closes the job at TaskManagers."""
+        if self._checkpoints is not None:
+            if end.state is JobState.FINISHED:
+                await self._checkpoints.take_last(self.tasks.goes_on)
+            self._checkpoints.stop()
+            await self._checkpoints.close()
+        if end.state is JobState.FINISHED:
+            for text in await self._datasets.leave():
+                self._note("dataset", text)
+        for taskmanager in self._open:
+            self._services.send(taskmanager, CloseJob(self.job_id))
+        with trio.move_on_after(CLOSE_PATIENCE_S):
+            while self._open:
+                self._all_closed = trio.Event()
+                await self._all_closed.wait()
+        self._note("job", f"{end.state.value}{f': {end.reason}' if end.reason else ''}")
+
+    def _explained(self, end: instructions.EndJob) -> instructions.EndJob:
+        """Adds the required and existing slots to the reason of a job that lacked slots."""
+        if NO_SLOT in end.reason:
+            needed = slots_needed(self.scheduler.topology.job)
+            return replace(end, reason=f"{end.reason}; {needed}; {self._services.describe_slots()}")
+        return end
+
+    def _closed(self, taskmanager: str) -> None:
+        self._open.discard(taskmanager)
+        if not self._open:
+            self._all_closed.set()

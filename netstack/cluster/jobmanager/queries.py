@@ -1,0 +1,251 @@
+"""The requests of clients to a JobManager.
+
+Takes: documents of requests. Gives: documents of answers, or an error whose text the client receives
+(`control_port.answer_questions`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import Any, Final, TypeAlias, final
+
+from ...base.errors import ConfigError
+from ...base.text.safe_text import safe_repr
+from ...base.units import counted
+from ...schedule.graph.job_limits import check_limits
+from ..control.port import Answers
+from .blobs import Upload
+from .dispatcher import Jobs
+from .job_master.stacks import StackQueries
+from .job_record import JobRecord, audit
+from .log import fatal_traceback
+from .parts import JobManagerParts
+from .views.cluster_snapshots import ClusterWatch
+from .views.documents import job_document, summary, taskmanagers_document
+
+Document: TypeAlias = dict[str, Any]
+
+MAX_SUBTASKS: Final = 16_000
+"""Maximum number of subtasks in one answer: about 150 bytes each, and a frame holds 4 MiB."""
+
+
+PAGE_CHARACTERS: Final = 1 << 20
+"""About how long one answer with summaries of jobs is; a client requests the next ones."""
+
+REASON_CHARACTERS: Final = 4096
+"""Maximum length of the reason of a job's end in its summary; `job` returns all of it."""
+
+_REMEDY: Final = "use the cluster's secret, or start the JobManager with --shared"
+
+
+@final
+class ClientQueries:
+    """Handles the requests of one client.
+
+    Args:
+        upload: receives the package that the client sends.
+        client: name of the client for the audit log.
+        is_bound: whether the client may cancel, save and read only its own jobs, and release only its own datasets.
+
+    Attributes:
+        answers: handlers by the name of the request.
+    """
+
+    def __init__(
+        self,
+        parts: JobManagerParts,
+        jobs: Jobs,
+        watch: ClusterWatch,
+        stacks: StackQueries,
+        *,
+        upload: Upload,
+        client: str,
+        is_bound: bool = False,
+    ) -> None:
+        self._parts = parts
+        self._dispatcher = jobs
+        self._watch = watch
+        self._stacks = stacks
+        self._is_bound = is_bound
+        self._client = client
+        self._upload = upload
+        self.answers: Answers = {
+            "code": self._code,
+            "submit": self._submit,
+            "jobs": self._jobs,
+            "job": self._job,
+            "definition": self._definition,
+            "wait": self._wait,
+            "cancel": self._cancel,
+            "savepoint": self._savepoint,
+            "taskmanagers": self._taskmanagers,
+            "look": self._look,
+            "stack": self._stack,
+            "datasets": self._datasets,
+            "release_dataset": self._release_dataset,
+        }
+
+    async def _code(self, document: Document) -> Document:
+        received = await self._upload.add(
+            _want(document, "sha256", str),
+            _want(document, "offset", int),
+            _want(document, "total", int),
+            _want(document, "data", bytes),
+        )
+        return {"received": received}
+
+    async def _submit(self, document: Document) -> Document:
+        savepoint = document.get("from_savepoint")
+        if savepoint is not None and type(savepoint) is not str:
+            raise ConfigError(f"from_savepoint={safe_repr(savepoint)} is not a path")
+        job_id = await self._dispatcher.submit(
+            _want(document, "document", dict),
+            from_savepoint=savepoint,
+            allow_non_restored_state=document.get("allow_non_restored_state") is True,
+            code=_texts(document, "code"),
+            builds=_texts(document, "builds"),
+            owner=_owner(document),
+        )
+        audit("submit", self._dispatcher.records[job_id], self._client)
+        return {"job_id": job_id}
+
+    async def _jobs(self, document: Document) -> Document:
+        after = document.get("after")
+        if after is not None and (type(after) is not list or [type(each) for each in after] != [float, str]):
+            raise ConfigError(f"after={safe_repr(after)} of a request is not where a page of jobs ended")
+        page: list[Document] = []
+        characters = 0
+        for record in sorted(self._dispatcher.records.values(), key=_position):
+            if after is not None and _position(record) <= tuple(after):
+                continue
+            if characters > PAGE_CHARACTERS:
+                return {"jobs": page, "after": [page[-1]["submitted_at"], page[-1]["job_id"]]}
+            entry = summary(record, self._parts)
+            entry["reason"] = entry["reason"][:REASON_CHARACTERS]
+            page.append(entry)
+            characters += 1000 + len(entry["name"]) + len(entry["reason"])
+        return {"jobs": page}
+
+    async def _job(self, document: Document) -> Document:
+        details = job_document(self._find(document), self._parts)
+        _shorten(details["vertices"], MAX_SUBTASKS)
+        return details
+
+    async def _definition(self, document: Document) -> Document:
+        stored = self._find_own(document).stored
+        documents = {"job_id": stored.job_id, "document": dict(stored.document)}
+        return documents | {"code": dict(stored.code), "builds": dict(stored.builds)}
+
+    async def _wait(self, document: Document) -> Document:
+        record = self._find(document)
+        await record.ended.wait()
+        assert record.end is not None
+        end = {name: record.end[name] for name in ("state", "reason", "results")}
+        return end | {"traceback": fatal_traceback(record.end)}
+
+    async def _cancel(self, document: Document) -> Document:
+        record = self._find_own(document)
+        audit("cancel", record, self._client)
+        await self._dispatcher.cancel(record)
+        assert record.end is not None
+        return {"state": record.end["state"]}
+
+    async def _savepoint(self, document: Document) -> Document:
+        record = self._find_own(document)
+        master = record.master
+        if master is None:
+            raise ConfigError(f"job {record.stored.job_id} ({record.name}) is not running, so it has no state to save")
+        missing = self._parts.slots.missing(record.stored.job_id)
+        if missing:
+            raise ConfigError(
+                f"job {record.stored.job_id} ({record.name}) waits for {counted(missing, 'more slot')}; a"
+                f" savepoint needs all of its tasks running: {self._parts.slots.describe()}"
+            )
+        stop = _want(document, "stop", bool)
+        audit("savepoint and stop" if stop else "savepoint", record, self._client)
+        report = await master.savepoint(stop=stop)
+        if stop:
+            await record.ended.wait()
+        return {
+            "checkpoint_id": report.checkpoint_id,
+            "path": master.path_of(report.checkpoint_id),
+            "size_bytes": report.size_bytes,
+            "duration_s": report.duration_s,
+        }
+
+    async def _taskmanagers(self, document: Document) -> Document:
+        return {"taskmanagers": taskmanagers_document(self._parts)}
+
+    async def _look(self, document: Document) -> Document:
+        self._watch.request_updates()
+        return self._watch.snapshot()
+
+    async def _stack(self, document: Document) -> Document:
+        record = self._find(document)
+        if record.master is None:
+            raise ConfigError(f"job {record.stored.job_id} ({record.name}) is not running, so its tasks have no stacks")
+        return await self._stacks.ask(record.master)
+
+    async def _datasets(self, document: Document) -> Document:
+        return {"datasets": self._parts.datasets.documents()}
+
+    async def _release_dataset(self, document: Document) -> Document:
+        dataset_id = _want(document, "dataset_id", str)
+        owner = self._parts.datasets.find(dataset_id).owner
+        if self._is_bound and owner not in ("", _owner(document)):
+            raise ConfigError(f"dataset {safe_repr(dataset_id, 80)} was kept by a job of another user: {_REMEDY}")
+        released = await self._parts.datasets.release(dataset_id)
+        return {"dataset_id": released.dataset_id, "bytes": released.bytes}
+
+    def _find_own(self, document: Document) -> JobRecord:
+        record = self._find(document)
+        if self._is_bound and record.stored.owner not in ("", _owner(document)):
+            raise ConfigError(f"job {record.stored.job_id} ({record.name}) was submitted by another user: {_REMEDY}")
+        return record
+
+    def _find(self, document: Document) -> JobRecord:
+        return self._dispatcher.find(_want(document, "job_id", str))
+
+
+def _position(record: JobRecord) -> tuple[float, str]:
+    return record.stored.submitted_at, record.stored.job_id
+
+
+def _owner(document: Document) -> str:
+    """Returns the hash of a client's key; empty without a key."""
+    key = document.get("owner")
+    return hashlib.sha256(key.encode()).hexdigest() if type(key) is str and key else ""
+
+
+def _shorten(vertices: list[Document], most: int) -> None:
+    """Removes subtasks of the widest vertices beyond the limit, and counts them by state in `left_out`."""
+    narrow = sorted(len(vertex["subtasks"]) for vertex in vertices)
+    if sum(narrow) <= most:
+        return
+    left, each = most, 0
+    for number, count in enumerate(narrow):  # narrow vertices keep all subtasks, wide ones equal parts of the rest
+        each = left // (len(narrow) - number)
+        if count > each:
+            break
+        left -= count
+    for vertex in vertices:
+        rest = vertex["subtasks"][each:]
+        if rest:
+            vertex["subtasks"] = vertex["subtasks"][:each]
+            vertex["left_out"] = dict(Counter(subtask["state"] for subtask in rest))
+
+
+def _want(document: Document, name: str, kind: type[Any]) -> Any:
+    value = document.get(name)
+    if type(value) is not kind:
+        raise ConfigError(f"{name}={safe_repr(value)} of a request is not of type {kind.__name__}")
+    return value
+
+
+def _texts(document: Document, name: str) -> dict[str, str]:
+    texts = document.get(name) or {}
+    check_limits({name: texts})
+    if type(texts) is not dict or not all(type(key) is type(value) is str for key, value in texts.items()):
+        raise ConfigError(f"{name} of a request is not a table of texts")
+    return texts

@@ -1,0 +1,1 @@
+"""The slots of all TaskManagers, and the jobs that they belong to. Begin with `slots`."""

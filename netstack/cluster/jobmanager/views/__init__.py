@@ -1,0 +1,1 @@
+"""Jobs and TaskManagers as plain data for clients, pages and Prometheus. Begin with `documents`."""

@@ -1,0 +1,305 @@
+"""Snapshots of a cluster, down to each channel, for the web page, recordings and `netstack top`.
+
+Takes: the jobs and TaskManagers of a JobManager, and channel details that TaskManagers send on request. Gives:
+snapshots as plain data.
+
+Rules: TaskManagers are polled once a second, and only while a client reads snapshots. A TaskManager with expensive
+answers is polled less often, so that they use at most a fiftieth of its time. Taking a snapshot never waits; missing
+data is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import trio
+
+from ....base.text.json_text import shortened
+from ...control.details import TASKMANAGER_KEYS, check_details
+from ...control.messages import AskDetails
+from ..job_master.job_master import JobMaster
+from ..job_record import JobRecord
+from ..parts import JobManagerParts
+from .documents import chaining_of, edges_of, job_document, taskmanagers_document
+from .tuning import bottleneck_of
+
+Document = dict[str, Any]
+
+PERIOD_S: Final = 1.0
+"""Minimum interval of requests to a TaskManager."""
+
+DETAILS_PART: Final = 0.02
+"""Maximum share of a TaskManager's time for answers."""
+
+LOOKED_S: Final = 5.0
+"""How long polling continues after a snapshot was requested."""
+
+MAX_GONE: Final = 20
+"""Maximum number of lost TaskManagers in a snapshot."""
+
+SILENT_S: Final = 3.0
+"""A TaskManager that was silent for this long is shown as silent; heartbeats are more frequent."""
+
+RESULT_CHARACTERS: Final = 4096
+"""Maximum length of a job's results in a snapshot; a request for the job returns all."""
+
+CHANNEL_COLUMNS: Final = (
+    "producer",
+    "consumer",
+    "subpartition",
+    "is_local",
+    "connection",
+    "credit",
+    "backlog",
+    "sending",
+    "is_blocked",
+    "queued",
+    "queued_bytes",
+    "exclusive",
+    "free_exclusive",
+    "free_floating",
+    "unannounced_credit",
+    "sender_backlog",
+    "buffers",
+    "is_finished",
+)
+"""Columns of a channel in a snapshot: its two subtasks and connection; at the producer credit, backlog, queue length
+and whether it is blocked behind a barrier; the rest at the consumer, as in `ChannelStatistics`. Values that the
+producer did not report are None."""
+
+_Task = tuple[str, int, int, int]
+"""Id of a job and one of its attempts."""
+
+
+@dataclass(slots=True)
+class _Details:
+    """The last details of a TaskManager; `spent`: times of its tasks since their start, `rates`: recent shares."""
+
+    document: Document
+    at_s: float
+    asked_at_s: float
+    spent: dict[_Task, tuple[float, float, float]]
+    rates: dict[_Task, tuple[int, int, int]]
+
+
+@final
+class ClusterWatch:
+    """Takes snapshots of a cluster; `run` polls TaskManagers while `request_updates` is called repeatedly."""
+
+    def __init__(self, parts: JobManagerParts, records: Mapping[str, JobRecord]) -> None:
+        """Takes the JobManager's parts, and the records of all of its jobs by id."""
+        self._parts = parts
+        self._records = records
+        self._tokens = itertools.count()
+        self._looked_s = -LOOKED_S
+        self._wanted = trio.Event()
+        self._details: dict[str, _Details] = {}
+        self._asked: dict[str, float] = {}
+        self._lost: dict[str, Document] = {}
+
+    def request_updates(self) -> None:
+        """Keeps polling active for the next `LOOKED_S` seconds."""
+        self._looked_s = trio.current_time()
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Polls TaskManagers while updates are requested. Cancellation: ends the polling."""
+        while True:
+            if trio.current_time() - self._looked_s >= LOOKED_S:
+                self._details.clear()
+                self._asked.clear()
+                self._wanted = trio.Event()
+                await self._wanted.wait()
+            for taskmanager in self._parts.taskmanagers.all():
+                self._ask(taskmanager.location.name)
+            await trio.sleep(PERIOD_S / 4)
+
+    def _ask(self, name: str) -> None:
+        now_s = trio.current_time()
+        report, asked_s = self._details.get(name), self._asked.get(name)
+        if asked_s is not None and (report is None or report.asked_at_s < asked_s):
+            return  # it has not answered yet
+        if report is not None:
+            period_s = max(PERIOD_S, float(report.document["took_s"]) / DETAILS_PART)
+            if now_s < report.asked_at_s + period_s:
+                return
+        self._asked[name] = now_s
+        self._parts.taskmanagers.send(name, AskDetails(next(self._tokens)))
+
+    def on_details(self, name: str, document: Document) -> None:
+        """Handles the details of a TaskManager, unless it was not asked. Raises ValueError if they are malformed."""
+        now_s = trio.current_time()
+        if name not in self._asked:
+            return
+        check_details(document)
+        before = self._details.get(name)
+        report = self._details[name] = _Details(document, now_s, self._asked.get(name, now_s), {}, {})
+        for job_id, job in document["jobs"].items():
+            for task in job["tasks"]:
+                key = (job_id, *task["attempt"])
+                spent = report.spent[key] = task["busy_s"], task["idle_s"], task["backpressured_s"]
+                then = (0.0, 0.0, 0.0) if before is None else before.spent.get(key, (0.0, 0.0, 0.0))
+                rates = _rates(spent, then)
+                if rates is None and before is not None:
+                    rates = before.rates.get(key)
+                if rates is not None:
+                    report.rates[key] = rates
+
+    def lost(self, name: str, reason: str) -> None:
+        """Keeps a lost TaskManager in snapshots; call it before the TaskManager is removed."""
+        for each in taskmanagers_document(self._parts):
+            if each["name"] == name:
+                self._lost[name] = {**each, "jobs": {}, "free_slots": 0, "gone": reason}
+        while len(self._lost) > MAX_GONE:
+            del self._lost[next(iter(self._lost))]
+        self._details.pop(name, None)
+        self._asked.pop(name, None)
+
+    def snapshot(self) -> Document:
+        """Takes a snapshot.
+
+        Returns:
+            `taskmanagers` (`view.taskmanagers_document` with `gone`: why it was lost, or empty; `silent_s`; `network`
+            and memory once known), `jobs` (`view.job_document` with `edges` and their channels, `chaining`, time shares
+            of each subtask, and `bottleneck`), `channel_columns`, `load_balance`.
+        """
+        now_s = trio.current_time()
+        here = []
+        for each in taskmanagers_document(self._parts):
+            heard_s = self._parts.taskmanagers.heard_s(each["name"])
+            silent_s = 0.0 if heard_s is None or math.isinf(heard_s) else now_s - heard_s
+            report = self._details.get(each["name"])
+            facts = {} if report is None else {key: report.document[key] for key in TASKMANAGER_KEYS}
+            silent = round(silent_s) if silent_s > SILENT_S else 0
+            here.append({**each, **facts, "gone": "", "silent_s": silent})
+        return {
+            "taskmanagers": [*here, *self._lost.values()],
+            "jobs": [self.drawn(record) for record in self._records.values()],
+            "channel_columns": list(CHANNEL_COLUMNS),
+            "load_balance": self._parts.config.load_balance.value,
+        }
+
+    def drawn(self, record: JobRecord) -> Document:
+        """Returns one job of a snapshot."""
+        document = job_document(record, self._parts)
+        for name in ("age_s", "duration_s"):  # of an ended job a snapshot would change all the time
+            del document[name]
+        document |= {"edges": edges_of(record), "chaining": chaining_of(record)}
+        document["results"] = shortened(document["results"], RESULT_CHARACTERS)
+        document["failures"] = [
+            {name: value for name, value in each.items() if name not in ("report", "beside")}
+            for each in document["failures"]
+        ]
+        if record.master is not None:
+            self._add_details(document, record.stored.job_id, record.master)
+        document["bottleneck"] = bottleneck_of(document, CHANNEL_COLUMNS)
+        return document
+
+    def _add_details(self, document: Document, job_id: str, master: JobMaster) -> None:
+        tasks: dict[tuple[int, int], Mapping[str, Any]] = {}
+        all_rates: dict[tuple[int, int], tuple[int, int, int] | None] = {}
+        networks = []
+        for name, report in self._details.items():
+            job = report.document["jobs"].get(job_id)
+            if job is None:
+                continue
+            if job["network"] is not None:
+                networks.append({"taskmanager": name, **job["network"]})
+            for task in job["tasks"]:
+                vertex, subtask, attempt = task["attempt"]
+                if _is_there(document, vertex, subtask, attempt, name):
+                    tasks[vertex, subtask] = task
+                    all_rates[vertex, subtask] = report.rates.get((job_id, vertex, subtask, attempt))
+        document["networks"] = networks
+        for (vertex, subtask), task in tasks.items():
+            row = document["vertices"][vertex]["subtasks"][subtask]
+            rates = all_rates[vertex, subtask]
+            row |= {
+                "records_in": task["records_in"],
+                "records_out": task["records_out"],
+                "busy": None if rates is None else rates[0],
+                "idle": None if rates is None else rates[1],
+                "backpressured": None if rates is None else rates[2],
+                "barriers": task["barriers"],
+                "pools": [each["pool"] for each in task["outputs"]],
+                "floating": [each["floating"] for each in task["inputs"]],
+            }
+        places = {
+            (vertex, each["subtask"]): each["taskmanager"]
+            for vertex, row in enumerate(document["vertices"])
+            for each in row["subtasks"]
+        }
+        for edge in document["edges"]:
+            edge |= _channels(edge, tasks, places)
+
+
+def _rates(now: tuple[float, float, float], then: tuple[float, float, float]) -> tuple[int, int, int] | None:
+    """Returns the time shares between two reports in thousandths; None if no time has passed."""
+    busy_s, idle_s, waiting_s = (max(0.0, late - early) for late, early in zip(now, then, strict=True))
+    whole_s = busy_s + idle_s + waiting_s
+    if not whole_s > 0:
+        return None
+    return round(1000 * (busy_s / whole_s)), round(1000 * (idle_s / whole_s)), round(1000 * (waiting_s / whole_s))
+
+
+def _is_there(document: Mapping[str, Any], vertex: int, subtask: int, attempt: int, taskmanager: str) -> bool:
+    """Whether this is the current attempt of a subtask and deployed to this TaskManager."""
+    vertices = document["vertices"]
+    if not 0 <= vertex < len(vertices) or not 0 <= subtask < len(vertices[vertex]["subtasks"]):
+        return False
+    task = vertices[vertex]["subtasks"][subtask]
+    return bool((task["attempt"], task["taskmanager"]) == (attempt, taskmanager))
+
+
+def _channels(
+    edge: Mapping[str, Any],
+    tasks: Mapping[tuple[int, int], Mapping[str, Any]],
+    places: Mapping[tuple[int, int], str | None],
+) -> Document:
+    """Returns the channels of an edge with both of their ends, and their total number."""
+    rows: list[list[Any]] = []
+    count = 0
+    sent: dict[tuple[int, int], list[Any]] = {}
+    for (vertex, subtask), task in tasks.items():
+        if vertex == edge["producer"] and edge["output"] < len(task["outputs"]):
+            for row in task["outputs"][edge["output"]]["rows"]:
+                sent[subtask, row[0]] = row
+    for (vertex, subtask), task in sorted(tasks.items(), key=lambda item: item[0]):
+        if vertex != edge["consumer"] or edge["input"] >= len(task["inputs"]):
+            continue
+        gate = task["inputs"][edge["input"]]
+        count += gate["channels"]
+        for row in gate["rows"]:
+            _, producer, _, subpartition, is_local, peer, *queues, buffers, is_finished = row
+            there = sent.get((producer, subpartition))
+            credit, backlog, sending, is_blocked = (
+                (None, None, None, None) if there is None else (there[3], there[2], there[1], there[4])
+            )
+            connection = _connection(is_local, peer, places.get((edge["consumer"], subtask)))
+            rows.append(
+                [
+                    producer,
+                    subtask,
+                    subpartition,
+                    is_local,
+                    connection,
+                    credit,
+                    backlog,
+                    sending,
+                    is_blocked,
+                    *queues,
+                    buffers,
+                    is_finished,
+                ]
+            )
+    return {"channel_count": count, "channels": rows}
+
+
+def _connection(is_local: bool, peer: str, consumer_at: str | None) -> str:
+    if is_local:
+        return "local"
+    return f"{peer.partition('://')[2] or peer} → {consumer_at or '?'}"

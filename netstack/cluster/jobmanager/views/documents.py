@@ -1,0 +1,352 @@
+"""Jobs and TaskManagers as plain data for clients.
+
+Takes: records and masters. Gives: the answers to the requests `jobs`, `job` and `taskmanagers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ....base.units import counted
+from ....schedule.execution import ExecutionState, JobState
+from ....schedule.topology.topology import Topology
+from ...task.latency import summary_us
+from ..job_master.checkpoints import CheckpointReport
+from ..job_master.job_master import JobMaster
+from ..job_record import JobRecord
+from ..log import blocked_text, failure_documents, place_of
+from ..parts import JobManagerParts
+from ..progress import merged_latencies, summed_progress
+
+CHECKPOINTS_SHOWN: Final = 20
+
+COUNTS: Final = ("tasks", "restarts", "checkpoints_completed", "checkpoints_failed")
+"""What a summary counts; stored with the end of a job."""
+
+
+def summary(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
+    """Returns the summary of one job."""
+    master = record.master
+    result: dict[str, Any] = {
+        "job_id": record.stored.job_id,
+        "name": record.name,
+        "state": _state_of(record),
+        "submitted_at": record.stored.submitted_at,
+        "ended_at": None,
+        "age_s": record.age_s,
+        "duration_s": record.age_s,
+        "tasks": {},
+        "missing_slots": 0,
+        "restarts": 0,
+        "checkpoints_completed": 0,
+        "checkpoints_failed": 0,
+        "reason": "",
+    }
+    if master is not None:
+        statistics = master.scheduler.statistics()
+        completed, failed = master.checkpoint_counts
+        result |= {
+            "tasks": {state.value: count for state, count in statistics.executions.items() if count},
+            "missing_slots": parts.slots.missing(record.stored.job_id),
+            "restarts": statistics.restarts,
+            "checkpoints_completed": completed,
+            "checkpoints_failed": failed,
+        }
+    else:
+        kept = record.last or record.end or {}
+        result |= {name: kept[name] for name in COUNTS if name in kept}  # 0.3 stored none of them
+    if record.end is not None:
+        ended_at = record.end["ended_at"]
+        lasted_s = record.end.get("duration_s", ended_at - record.stored.submitted_at)  # stored since 0.4
+        result |= {"reason": record.end["reason"], "ended_at": ended_at, "duration_s": max(0.0, lasted_s)}
+    return result
+
+
+def _state_of(record: JobRecord) -> str:
+    """Returns the state that clients see: final only once the end is stored, and never an earlier one again."""
+    if record.end is not None:
+        return str(record.end["state"])
+    if record.master is not None:
+        state = record.master.scheduler.state
+        if state is JobState.CREATED and record.is_taken_up:
+            state = JobState.RESTARTING
+        return str(_BEFORE.get(state, state).value)
+    if record.last is not None:
+        return str(record.last["state"])
+    return str((JobState.RESTARTING if record.is_taken_up else JobState.CREATED).value)
+
+
+_BEFORE: Final = {
+    JobState.FINISHED: JobState.RUNNING,
+    JobState.CANCELED: JobState.CANCELLING,
+    JobState.FAILED: JobState.FAILING,
+}
+"""The visible state of a job whose end is not stored yet."""
+
+
+def job_document(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
+    """Returns all details of one job."""
+    master = record.master
+    if master is None:
+        empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": []}
+        empty |= failure_documents(None)
+        empty |= {name: record.end[name] for name in empty if record.end is not None and name in record.end}
+        empty |= {"blocked": []}
+        kept = record.last or {}
+        results = kept.get("results", {}) if record.end is None else record.end["results"]  # the end is being stored
+        empty["not_restored"] = list(record.stored.not_restored)
+        now = {**summary(record, parts), "results": results, "waits_for": record.waits_for}
+        return {**empty, **kept, **now}
+    missing = parts.slots.missing(record.stored.job_id)
+    last = master.last_checkpoint
+    return {
+        **summary(record, parts),
+        "vertices": _vertices(record, master),
+        "checkpoints": [_checkpoint(report) for report in master.history[-CHECKPOINTS_SHOWN:]],
+        "last_checkpoint": None if last is None else {"checkpoint_id": last[0], "path": last[1]},
+        "restored_from": master.restored_from,
+        "not_restored": list(record.stored.not_restored),
+        "log": [happening.document() for happening in master.log.all()],
+        **failure_documents(master.failures),
+        "results": {
+            operator: {str(subtask): value for subtask, value in sorted(values.items())}
+            for operator, values in master.tasks.results.items()
+        },
+        "waits_for": f"{counted(missing, 'more slot')}; {parts.slots.describe()}" if missing else master.waits_for,
+        "speculation": _speculation(master),
+        "blocked": [
+            {
+                **place_of(blocked),
+                "taskmanager": name,
+                "slot": slot,
+                "blocked_s": blocked.blocked_s,
+                "text": blocked_text(blocked),
+            }
+            for (name, slot), blocked in sorted(master.blocked.items())
+        ],
+    }
+
+
+def _speculation(master: JobMaster) -> dict[str, Any] | None:
+    """Returns the counters of speculative execution; None without it."""
+    statistics = master.scheduler.statistics().speculation
+    if statistics is None:
+        return None
+    counters = {name: getattr(statistics, name) for name in ("slow", "started", "won", "failed")}
+    return counters | {"blocked": sorted(statistics.blocked)}
+
+
+def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
+    """Returns one checkpoint with the number of its subtasks and the slowest one.
+
+    `alignment_s` is the maximum; `in_flight_bytes` is the channel state of all inputs and outputs.
+    """
+    document = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    subtasks = document.pop("subtasks")
+
+    def time_s(each: Mapping[str, Any]) -> float:
+        names = ("start_delay_s", "alignment_s", "snapshot_s", "gather_s", "write_s")
+        return float(sum(each.get(name, 0.0) for name in names))
+
+    slowest = max(subtasks, key=time_s, default=None)
+    return {
+        **document,
+        "subtasks": len(subtasks),
+        "alignment_s": max((each.get("alignment_s", 0.0) for each in subtasks), default=0.0),
+        "in_flight_bytes": sum(each.get("input_bytes", 0) + each.get("output_bytes", 0) for each in subtasks),
+        "slowest": "" if slowest is None else f"{slowest['task']} {slowest['subtask']}",
+    }
+
+
+def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
+    topology = master.scheduler.topology
+    placed = master.tasks.placed_vertices()
+    progress = summed_progress(master.progress, placed)
+    for number, (came, went) in master.tasks.records.items():
+        if master.scheduler.execution_state(number) is ExecutionState.FINISHED:
+            row = progress.setdefault(topology.place_of(number)[0], {"records_in": 0, "records_out": 0})
+            row["records_in"] += came
+            row["records_out"] += went
+    latencies = merged_latencies(master.progress, placed)
+    vertices: list[dict[str, Any]] = []
+    for number, vertex in enumerate(topology.job.vertices):
+        is_there = topology.is_initialised(number)
+        vertices.append(
+            {
+                "name": vertex.name,
+                "operators": list(vertex.operators),
+                "uids": topology.job.uids_of(number),
+                "parallelism": topology.parallelism_of(number) if is_there else vertex.parallelism,
+                "max_parallelism": vertex.max_parallelism,
+                "slot_sharing_group": topology.job.slot_sharing_groups[vertex.slot_sharing_group].name,
+                "records_in": progress.get(number, {}).get("records_in", 0),
+                "records_out": progress.get(number, {}).get("records_out", 0),
+                "latencies": _named(latencies.get(number, {}), topology, number),
+                "kept": _kept(master, number) if is_there else None,
+                "decided": _decided(master, number) if is_there else None,
+                "subtasks": [_subtask(master, subtask) for subtask in topology.subtasks_of(number)] if is_there else [],
+            }
+        )
+    return vertices
+
+
+def _kept(master: JobMaster, vertex: int) -> dict[str, int] | None:
+    """Returns the bytes that ended subtasks of a vertex kept in files; None if there are none."""
+    kept = [
+        master.tasks.kept[each] for each in master.scheduler.topology.subtasks_of(vertex) if each in master.tasks.kept
+    ]
+    if not kept:
+        return None
+    data, compressed, stored = (sum(column) for column in zip(*kept, strict=True))
+    return {"bytes": data, "compressed_bytes": compressed, "stored_bytes": stored}
+
+
+def _decided(master: JobMaster, vertex: int) -> dict[str, Any] | None:
+    """Returns how the parallelism of a vertex was decided at runtime, and what each subtask reads; or None."""
+    explanation = master.scheduler.explanation(vertex)
+    if explanation is None:
+        return None
+    topology = master.scheduler.topology
+    inputs = []
+    for number, edge in enumerate(topology.inputs_of(vertex)):
+        info = topology.input_info(edge)
+        inputs.append(
+            {
+                "dataset": topology.job.datasets[topology.job.edges[edge].dataset].name,
+                "bytes": explanation.input_bytes[number],
+                "is_broadcast": explanation.broadcast[number],
+                "reads": [
+                    [
+                        {
+                            "partitions": [piece.partitions.start, piece.partitions.stop - 1],
+                            "subpartitions": [piece.subpartitions.start, piece.subpartitions.stop - 1],
+                        }
+                        for piece in info.pieces_of(subtask)
+                    ]
+                    for subtask in range(info.parallelism)
+                ],
+            }
+        )
+    return {
+        "steps": list(explanation.steps),
+        "bytes_per_subtask": list(explanation.bytes_per_subtask),
+        "inputs": inputs,
+    }
+
+
+def _subtask(master: JobMaster, subtask: int) -> dict[str, Any]:
+    state = master.scheduler.execution_state(subtask)
+    slot = None if state in (ExecutionState.CREATED, ExecutionState.SCHEDULED) else master.tasks.places.get(subtask)
+    return {
+        "subtask": master.scheduler.topology.place_of(subtask)[1],
+        "state": state.value,
+        "attempt": master.scheduler.attempt(subtask),
+        "taskmanager": None if slot is None else slot.location.taskmanager,
+        "host": None if slot is None else slot.location.host,
+        "slot": None if slot is None else slot.index,
+        "beside": [
+            {
+                "attempt": rival.attempt,
+                "state": rival.state.value,
+                "taskmanager": None if rival.slot is None else rival.slot.location.taskmanager,
+                "slot": None if rival.slot is None else rival.slot.index,
+            }
+            for rival in master.scheduler.rivals(subtask)
+        ],
+    }
+
+
+def job_latencies(master: JobMaster) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the latencies at each vertex that a marker has reached: the vertex's name and a row of `_named`."""
+    topology = master.scheduler.topology
+    at = merged_latencies(master.progress, master.tasks.placed_vertices())
+    return [
+        (vertex.name, row)
+        for number, vertex in enumerate(topology.job.vertices)
+        for row in _named(at.get(number, {}), topology, number)
+    ]
+
+
+def _named(rows: Mapping[str, list[int]], topology: Topology, vertex: int) -> list[dict[str, Any]]:
+    """Returns the latencies to one vertex: from the producer of each input, and from each more distant source.
+
+    Returns:
+        `from` (name of the vertex), `input` (its number; None for a source), `count`, `p50_us`, `p99_us`, `max_us`.
+    """
+    job = topology.job
+    producers = [job.datasets[edge.dataset].producer for edge in job.inputs_of(vertex)]
+    names = []
+    for name, values in sorted(rows.items()):
+        what, _, digits = name.partition(" ")
+        number = int(digits) if digits.isdecimal() else -1
+        if not values or not 0 <= number < len(producers if what == "input" else job.vertices):
+            continue
+        origin = producers[number] if what == "input" else number
+        if what == "input" or origin not in producers:
+            name = job.vertices[origin].name
+            names.append({"from": name, "input": number if what == "input" else None, **summary_us(values)})
+    return names
+
+
+def edges_of(record: JobRecord) -> list[dict[str, Any]]:
+    """Returns the edges of a job, ordered by consumer and input.
+
+    Returns:
+        `producer` and `consumer` (vertex numbers), their `output` and `input`, `partitioner`, `pattern`, `type`,
+        `is_prompt`.
+    """
+    if record.generated is None:
+        return []
+    job = record.generated.job
+    return [
+        {
+            "producer": job.datasets[edge.dataset].producer,
+            "output": job.outputs_of(job.datasets[edge.dataset].producer).index(edge.dataset),
+            "consumer": vertex,
+            "input": number,
+            "partitioner": edge.partitioner,
+            "pattern": edge.pattern.value,
+            "type": job.datasets[edge.dataset].type.value,
+            "is_prompt": edge.is_prompt,
+        }
+        for vertex in range(len(job.vertices))
+        for number, edge in enumerate(job.inputs_of(vertex))
+    ]
+
+
+def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
+    """Returns for each edge between operators whether they are chained, and why."""
+    if record.generated is None:
+        return []
+    chaining = record.generated.chaining
+    explanations = (chaining.explain(edge) for edge in chaining.graph.edges)
+    return [
+        {"from": each.source, "to": each.target, "is_chained": each.is_chained, "why": str(each)}
+        for each in explanations
+    ]
+
+
+def taskmanagers_document(parts: JobManagerParts) -> list[dict[str, Any]]:
+    """Returns all connected TaskManagers."""
+    rows = []
+    for each in parts.taskmanagers.all():
+        used = parts.slots.used_of(each.location.name)
+        jobs: dict[str, list[int]] = {}
+        for slot, job_id in used.items():
+            jobs.setdefault(job_id, []).append(slot)
+        rows.append(
+            {
+                "name": each.location.name,
+                "address": each.location.address,
+                "host": each.location.host,
+                "slots": each.slots,
+                "free_slots": each.slots - len(used),
+                "pid": pid if type(pid := each.facts.get("pid")) is int else None,
+                "slots_in": "processes" if each.location.slot_addresses else "loop",
+                "registered_at": each.registered_at,
+                "jobs": jobs,
+            }
+        )
+    return rows

@@ -1,0 +1,93 @@
+"""When a checkpoint counts as being stored: restarts wait for that, and for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+import trio.testing
+
+from netstack.base.errors import CheckpointError
+from netstack.cluster.jobmanager.job_master.checkpoints import JobCheckpoints
+from netstack.schedule.checkpoint.coordinator import CheckpointCoordinator
+from netstack.schedule.checkpoint.finals import NO_CHECKPOINT
+from netstack.schedule.checkpoint.instructions import CheckpointSettings, JobTask
+from netstack.schedule.checkpoint.snapshot import TaskFile
+
+
+class Commands:
+    """Takes every command."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class Storage:
+    """Names what is done with it; `fails`: its disk is full."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+
+    def complete(self, _manifest: Any) -> None:
+        if self.fails:
+            raise CheckpointError("no space left on device")
+
+    def prune(self) -> None:
+        pass
+
+    def discard(self, _checkpoint_id: int) -> None:
+        pass
+
+
+async def stored(*, fails: bool) -> list[tuple[str, bool]]:
+    """Takes a checkpoint of one task: each call of the storage, and whether a checkpoint was being stored then."""
+    calls: list[tuple[str, bool]] = []
+
+    async def in_thread(call: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        name = getattr(call, "func", call).__name__
+        calls.append((name, checkpoints.is_storing))
+        return call()
+
+    coordinator = CheckpointCoordinator([JobTask("source", 1)], CheckpointSettings(), now_s=trio.current_time())
+    async with trio.open_nursery() as nursery:
+        made: Any = JobCheckpoints
+        checkpoints: JobCheckpoints = made(coordinator, Storage(fails=fails), None, Commands(), nursery, in_thread, [])
+        request = checkpoints.request(savepoint=False)
+        assert not checkpoints.is_storing
+        checkpoints.acknowledged(1, TaskFile("source", 0, 10, 1), {})
+        assert checkpoints.is_storing
+        await request.ended.wait()
+        assert not checkpoints.is_storing
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    return calls
+
+
+async def test_a_restart_does_not_wait_for_pruning() -> None:
+    """Pruning reads all files of other checkpoints, which may take minutes."""
+    assert await stored(fails=False) == [("complete", True), ("prune", False)]
+
+
+async def test_a_checkpoint_that_cannot_be_stored_holds_nothing_up() -> None:
+    calls = await stored(fails=True)
+    assert calls[0] == ("complete", True)
+    assert ("discard", False) in calls
+    assert not any(is_storing for _, is_storing in calls[1:])
+
+
+async def test_a_job_waits_until_each_final_state_is_stored_or_its_task_restarts() -> None:
+    tasks = CheckpointCoordinator([JobTask("source", 3)], CheckpointSettings(), now_s=trio.current_time())
+    async with trio.open_nursery() as nursery:
+        made: Any = JobCheckpoints
+        checkpoints: JobCheckpoints = made(tasks, Storage(fails=False), None, Commands(), nursery, None, [])
+        for subtask in range(3):
+            checkpoints.declined(NO_CHECKPOINT, "source", subtask, "no space left")
+        for subtask in range(2):
+            assert checkpoints.waits_for == f"source-{subtask} to store its final state: no space left"
+            checkpoints.task_ended("source", subtask)
+        assert checkpoints.waits_for == "source-2 to store its final state: no space left"
+        checkpoints.pause("source-2 failed")
+        assert not checkpoints.waits_for
+        nursery.cancel_scope.cancel()

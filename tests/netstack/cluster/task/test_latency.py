@@ -1,0 +1,182 @@
+"""Markers of latency: where they go, what they measure, that they are as few as they are said to be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given, strategies as st
+from tasks import SMALL, Run, running
+from trio.testing import MockClock
+
+from netstack.base.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
+from netstack.base.events import UserEvent, decode_event
+from netstack.base.timing.steady_clock import CLOCK_ID, steady_time
+from netstack.cluster.task import latency
+from netstack.cluster.task.latency import HISTORY, MERGED, TaskLatencies, merged_rows, summary_us
+from netstack.schedule import StreamEnvironment, StreamSettings
+
+RECORD_S = 0.01
+RECORDS = 500
+
+
+@pytest.fixture
+def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "clock_ns", lambda: round(trio.current_time() * 1e9))
+
+
+class Paced:
+    """A source of a record every 10 ms."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    async def read(self) -> list[int] | None:
+        await trio.sleep(RECORD_S)
+        self._next += 1
+        return [self._next] if self._next <= RECORDS else None
+
+    async def snapshot(self) -> int:
+        return self._next
+
+
+class Slow:
+    """Takes 4 ms over a record."""
+
+    async def process(self, record: int, out: Any) -> None:
+        await trio.sleep(0.004)
+        out.collect(record)
+
+
+class Sink:
+    def process(self, record: int, out: Any) -> None:
+        pass
+
+
+async def run(interval_s: float, parallelism: int = 1, config: NetworkConfig = SMALL) -> Run:
+    settings = StreamSettings(is_chaining_enabled=False, latency_interval_s=interval_s)
+    job = StreamEnvironment("job", parallelism=parallelism, settings=settings, buffer_timeout_s=0.1)
+    job.source(Paced, name="paced").rebalance().process(Slow, name="slow").rebalance().sink(Sink, name="sink")
+    async with running(job, config=config, ticks=trio.current_time) as found:
+        await found.wait()
+        return found
+
+
+@pytest.mark.usefixtures("_virtual")
+async def test_each_edge_and_the_way_from_the_source_are_measured(autojump_clock: MockClock) -> None:
+    found = await run(0.2)
+    slow, sink = (found.task(name).statistics().latencies for name in ("slow", "sink"))
+    assert found.task("paced").statistics().latencies == {}
+    assert slow.keys() == sink.keys() == {"input 0", "source 0"}
+    assert 20 <= len(sink["source 0"]) <= 32, "one in 160 to 240 ms, of five seconds"
+    assert slow["input 0"] == slow["source 0"], "it reads from the source"
+    edge, whole = summary_us(sink["input 0"]), summary_us(sink["source 0"])
+    assert 0 < summary_us(slow["input 0"])["p50_us"] <= 150_000, "a timeout, and the records in front"
+    assert edge["max_us"] <= 150_000
+    assert whole["p50_us"] > edge["p50_us"]
+
+
+@pytest.mark.usefixtures("_virtual")
+async def test_without_an_interval_there_are_none(autojump_clock: MockClock) -> None:
+    found = await run(0.0)
+    assert all(not task.statistics().latencies for task in found.tasks.values())
+    assert all(
+        partition.statistics().events == 2 for task in found.tasks.values() for partition in task.open_partitions
+    )
+
+
+@pytest.mark.usefixtures("_virtual")
+async def test_as_flink_there_are_none_unless_a_job_asks_for_more_than_the_default(autojump_clock: MockClock) -> None:
+    sizes = {"segment_size_bytes": SMALL.segment_size_bytes, "memory_bytes": 8 * SMALL.memory_bytes}
+    flink = NetworkConfig.flink(**sizes)
+    found = await run(DEFAULT_LATENCY_INTERVAL_S, config=flink)
+    assert all(not task.statistics().latencies for task in found.tasks.values())
+    found = await run(0.5, config=flink)
+    assert found.task("sink").statistics().latencies.keys() == {"input 0", "source 0"}
+
+
+@pytest.mark.usefixtures("_virtual")
+async def test_more_channels_make_no_more_markers(autojump_clock: MockClock) -> None:
+    found = await run(0.2, parallelism=3)
+    rows = [found.task("sink", subtask).statistics().latencies["source 0"] for subtask in range(3)]
+    assert all(rows), "the next marker goes to the next consumer"
+    assert sum(map(len, rows)) <= 3 * 32
+
+
+@given(st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=300))
+def test_what_is_kept_is_exact_and_bounded(delays_us: Sequence[int]) -> None:
+    sent: list[bytes] = []
+    here = TaskLatencies(5, 1.0, sent.append, has_sources=True)
+    now_ns = 10**15
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency, "clock_ns", lambda: now_ns)
+        for delay_us in delays_us:
+            TaskLatencies(2, 1.0, sent.append, has_sources=True).mark(0.0)
+            event = decode_event(sent.pop())
+            assert isinstance(event, UserEvent)
+            now_ns += 1000 * delay_us
+            here.on_marker(1, event.payload)
+            onwards = decode_event(sent.pop())
+            assert isinstance(onwards, UserEvent)
+    expected = [max(0, delay_us) for delay_us in delays_us][-HISTORY:]
+    assert here.rows() == {"input 1": expected, "source 2": expected}
+    found = summary_us(expected)
+    assert found["max_us"] == max(expected)
+    for name, part in (("p50_us", 0.5), ("p99_us", 0.99)):
+        assert sum(each <= found[name] for each in expected) >= part * len(expected)
+        assert sum(each < found[name] for each in expected) < part * len(expected)
+    assert merged_rows([here.rows(), {"input 1": "no row"}, here.rows()])["input 1"] == 2 * expected
+
+
+HOSTS = st.sampled_from([b"host one", b"host two"])
+WALL_NS = st.integers(-(10**18), 10**18)  # what the clock of a host said when a process started
+
+
+@given(HOSTS, HOSTS, WALL_NS, WALL_NS, st.integers(0, 10**6), WALL_NS)
+def test_setting_the_clock_of_a_host_makes_no_latency(
+    there: bytes, here: bytes, sender_ns: int, receiver_ns: int, delay_us: int, jump_ns: int
+) -> None:
+    """Within a host whatever its clocks say; between hosts by what they said when the processes started."""
+    sent: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        now_ns = 10**15
+        patch.setattr(latency, "clock_ns", lambda: now_ns)
+        patch.setattr(latency, "CLOCK_ID", there)
+        patch.setattr(latency, "OFFSET_NS", sender_ns)
+        TaskLatencies(2, 1.0, sent.append, has_sources=True).mark(0.0)
+        event = decode_event(sent.pop())
+        assert isinstance(event, UserEvent)
+        now_ns += 1000 * delay_us
+        wall_ns = time.time_ns() + jump_ns
+        patch.setattr(time, "time_ns", lambda: wall_ns)
+        patch.setattr(latency, "CLOCK_ID", here)
+        patch.setattr(latency, "OFFSET_NS", receiver_ns)
+        receiver = TaskLatencies(5, 1.0, sent.append, has_sources=True)
+        receiver.on_marker(1, event.payload)
+    apart_us = 0 if there == here else (receiver_ns - sender_ns) // 1000
+    (found,) = receiver.rows()["source 2"]
+    assert found == max(0, delay_us + apart_us)
+
+
+def test_the_steady_time_is_that_of_the_host_and_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = time.time()
+    assert abs(steady_time() - before) < 3600
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    assert steady_time() >= before - 3600
+    command = "from netstack.base.timing.steady_clock import CLOCK_ID; print(CLOCK_ID.hex())"
+    other = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert bytes.fromhex(other.stdout) == CLOCK_ID, "processes of a host share the clock"
+
+
+@given(st.lists(st.integers(0, HISTORY), max_size=2 * MERGED // HISTORY), st.integers(0, 2 * MERGED))
+def test_of_many_subtasks_some_of_each_are_told(sizes: Sequence[int], many: int) -> None:
+    merged = merged_rows([{"input 0": [number] * size} for number, size in enumerate([*sizes, *[1] * many])])
+    values = merged.get("input 0", [])
+    assert len(values) <= max(MERGED, len(sizes) + many)
+    assert set(values) == {number for number, size in enumerate([*sizes, *[1] * many]) if size}
