@@ -16,8 +16,8 @@ from typing import Any
 import click
 import pytest
 
-import netstack.bench.cli
 import netstack.cli
+import netstack_bench.cli
 from netstack.cli.job import load_job, parameters_of
 
 ROOT = Path(__file__).parent.parent
@@ -185,7 +185,7 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("line", commands())
 def test_every_command_is_understood(line: str, readers_folder: Path) -> None:
     words = shlex.split(line.partition(";")[0].replace("$ID", "0" * 120), comments=True)
-    group = {"netstack": netstack.cli.cli, "netstack-bench": netstack.bench.cli.cli}[words[0]]
+    group = {"netstack": netstack.cli.cli, "netstack-bench": netstack_bench.cli.cli}[words[0]]
     if words[1:] == ["--version"]:
         return
     name, command, rest = group.resolve_command(click.Context(group, **group.context_settings), words[1:])

@@ -45,7 +45,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         return self.target_name == "wheel" and os.environ.get("NETSTACK_FLINK_JAR", "0") not in ("", "0")
 
     def _add_flink(self, build_data: dict[str, Any]) -> None:
-        folder = Path(self.root) / "netstack" / "bench" / "peers" / "flink"
+        folder = Path(self.root) / "bench" / "netstack_bench" / "engines" / "flink"
         spec = importlib.util.spec_from_file_location("java_build", folder / "java_build.py")
         assert spec is not None
         assert spec.loader is not None
@@ -58,7 +58,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         self._jar = tempfile.TemporaryDirectory(prefix="netstack-flink-jar-")
         jar = Path(self._jar.name) / "netstack-flink.jar"
         java_build.build(javac, jar, folder / "java", libraries)
-        build_data["force_include"][str(jar)] = f"netstack/bench/peers/flink/{jar.name}"
+        build_data["force_include"][str(jar)] = f"netstack_bench/engines/flink/{jar.name}"
 
     def dependencies(self) -> list[str]:
         """What the build needs beside hatchling; nothing without a compiler, so that installing takes seconds."""

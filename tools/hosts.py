@@ -50,7 +50,7 @@ _READY_S: Final = 60.0
 _END_S: Final = 10.0
 _MOST_HOSTS: Final = 200
 _NUMBERS: Final = itertools.count()
-_BENCH: Final = (sys.executable, "-P", "-m", "netstack.bench")
+_BENCH: Final = (sys.executable, "-P", "-m", "netstack_bench")
 
 
 class HostsError(Exception):

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-OWN_PACKAGES: Final = ("netstack", "netstack_transports")
+OWN_PACKAGES: Final = ("netstack", "netstack_transports", "netstack_bench")
 """The packages that `pyproject.toml` puts into the wheel."""
 
 

@@ -29,7 +29,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-PACKAGES: Final = ("netstack", "netstack_transports")
+PACKAGES: Final = ("netstack", "netstack_transports", "netstack_bench")
 INSIDE: Final = "copy"
 PURE: Final = "NETSTACK_PURE"
 _UNUSED_S: Final = 30 * 24 * 3600.0

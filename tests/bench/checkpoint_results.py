@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from netstack.bench.checkpoints.figures import Completed, Stretch, point
-from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec
+from netstack_bench.checkpoints.figures import Completed, Stretch, point
+from netstack_bench.checkpoints.spec import MODES, CheckpointsSpec
 
 SPEC = CheckpointsSpec(pressures=(0.0, 0.9))
 CONTRACT = {

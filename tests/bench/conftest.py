@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from netstack.bench.grid import Grid
-from netstack.bench.pacing import clock_ns
-from netstack.bench.pair_io import PairIo, Side
-from netstack.bench.spec import RunSpec
-from netstack.bench.store import Row, flatten
+from netstack_bench.grid import Grid
+from netstack_bench.pacing import clock_ns
+from netstack_bench.places.local.pair_io import PairIo, Side
+from netstack_bench.spec import RunSpec
+from netstack_bench.store import Row, flatten
 
 FakeResult = Callable[..., dict[str, Any]]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from netstack.bench.arrivals import Arrivals, column, lane_keys, round_robin_keys, warm_ns
+from netstack_bench.arrivals import Arrivals, column, lane_keys, round_robin_keys, warm_ns
 
 MS = 1_000_000
 START = 10_000 * MS

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from netstack.bench.cli import main as bench
-from netstack.bench.inputs import InputError, read_rows
 from netstack.cli import main as netstack
+from netstack_bench.cli import main as bench
+from netstack_bench.inputs import InputError, read_rows
 
 DEEP = "[" * 100_000
 

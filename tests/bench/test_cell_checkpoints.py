@@ -13,12 +13,12 @@ from trio_runs import run_virtual
 
 from netstack import ChannelDescriptor, RecordWriter, open_network
 from netstack.base.errors import ConfigError
-from netstack.bench import cell_checkpoints
-from netstack.bench.cell_checkpoints import Coordinator, take_between_barriers
-from netstack.bench.endpoints import PARTITION, config_of
-from netstack.bench.grid import Grid
-from netstack.bench.peers import peer_spec
-from netstack.bench.spec import RunSpec, constants_of
+from netstack_bench import cell_checkpoints
+from netstack_bench.cell_checkpoints import Coordinator, take_between_barriers
+from netstack_bench.endpoints import PARTITION, config_of
+from netstack_bench.engines import peer_spec
+from netstack_bench.grid import Grid
+from netstack_bench.spec import RunSpec, constants_of
 
 FRAMING_BYTES = {"netstack": 4, "flink": 13}
 """Of each record in a buffer: its length, and behind it Flink's tag and timestamp."""

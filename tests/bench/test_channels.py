@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack.bench.channels import command
-from netstack.bench.channels.command import document
-from netstack.bench.channels.spec import MOST_CHANNELS, ChannelsSpec
-from netstack.bench.channels.worker import Memory, Roll, consume, produce
-from netstack.bench.cli import main
-from netstack.bench.pair import Summaries
-from netstack.bench.processes import MeasurementFailed
+from netstack_bench.channels import command
+from netstack_bench.channels.command import document
+from netstack_bench.channels.spec import MOST_CHANNELS, ChannelsSpec
+from netstack_bench.channels.worker import Memory, Roll, consume, produce
+from netstack_bench.cli import main
+from netstack_bench.places.local.pair import Summaries
+from netstack_bench.places.local.processes import MeasurementFailed
 
 InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 SPEC = ChannelsSpec(channels=1000, idle_seconds=0.5)

@@ -14,10 +14,10 @@ from pages import assert_whole
 from rich.console import Console
 
 from netstack.base.errors import ConfigError
-from netstack.bench.checkpoints.figures import point, verdicts
-from netstack.bench.checkpoints.page import build_page
-from netstack.bench.checkpoints.spec import CheckpointsSpec
-from netstack.bench.checkpoints.text import print_result, settings_line, state_size
+from netstack_bench.checkpoints.figures import point, verdicts
+from netstack_bench.checkpoints.page import build_page
+from netstack_bench.checkpoints.spec import CheckpointsSpec
+from netstack_bench.checkpoints.text import print_result, settings_line, state_size
 
 # ------------------------------------------------------------------------------------------------------------ settings
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from checkpoint_results import CONTRACT, SPEC, Result, result
 
-from netstack.bench.checkpoints import command, measure
-from netstack.bench.checkpoints.figures import point
-from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec
-from netstack.bench.cli import main
 from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
+from netstack_bench.checkpoints import command, measure
+from netstack_bench.checkpoints.figures import point
+from netstack_bench.checkpoints.spec import MODES, CheckpointsSpec
+from netstack_bench.cli import main
 
 # ------------------------------------------------------------------------------------------------------------- command
 

@@ -14,11 +14,11 @@ import trio
 from checkpoint_results import SPEC
 from trio.testing import MockClock
 
-from netstack.bench.checkpoints import measure
-from netstack.bench.checkpoints.measure import Runner, jobs, measured_point, taken
-from netstack.bench.checkpoints.spec import MODES, CheckpointsSpec, Mode
-from netstack.bench.processes import MeasurementFailed
 from netstack.cluster.jobmanager.job_master.checkpoints import CheckpointReport
+from netstack_bench.checkpoints import measure
+from netstack_bench.checkpoints.measure import Runner, jobs, measured_point, taken
+from netstack_bench.checkpoints.spec import MODES, CheckpointsSpec, Mode
+from netstack_bench.places.local.processes import MeasurementFailed
 
 # --------------------------------------------------------------------------------------------------------- measurement
 

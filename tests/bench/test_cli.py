@@ -20,13 +20,13 @@ import jsonschema
 import pytest
 from process_tree import children_of
 
-import netstack.bench.cli
+import netstack_bench.cli
 from netstack.base.errors import ConfigError, ConnectionLost, NetstackError
-from netstack.bench.__main__ import main as start
-from netstack.bench.cli import Runners, main
-from netstack.bench.endpoints import config_of
-from netstack.bench.spec import RunSpec
-from netstack.bench.store import PARQUET, read_rows
+from netstack_bench.__main__ import main as start
+from netstack_bench.cli import Runners, main
+from netstack_bench.endpoints import config_of
+from netstack_bench.spec import RunSpec
+from netstack_bench.store import PARQUET, read_rows
 
 FakeResult = Callable[..., dict[str, Any]]
 SMALL = ["sweep", "--timeouts", "none,0", "--record-sizes", "8", "--channels", "1"]
@@ -72,7 +72,7 @@ def test_an_error_whose_reader_is_gone_has_no_traceback(monkeypatch: pytest.Monk
         raise BrokenPipeError
 
     with open(os.devnull, "w") as nothing:
-        monkeypatch.setattr(netstack.bench.cli.console, "print_json", closed)
+        monkeypatch.setattr(netstack_bench.cli.console, "print_json", closed)
         monkeypatch.setattr(sys, "stdout", nothing)
         assert main(["run", "--records", "0", "--json"]) == 1
 
@@ -540,7 +540,7 @@ def test_a_fixed_design_makes_its_passes_and_no_other(
 def test_without_a_terminal_a_sweep_prints_a_line_now_and_then(
     runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("netstack.bench.console._LINE_S", 0.0)
+    monkeypatch.setattr("netstack_bench.console._LINE_S", 0.0)
     assert main([*ASKED, "--output", str(tmp_path / "a")], runners=runners) == 0
     assert re.search(r"\d+ (of \d+ )?runs, at most \d+.* left", capsys.readouterr().err)
 
@@ -588,8 +588,8 @@ def test_help_is_exit_code_0(words: list[str], capsys: pytest.CaptureFixture[str
 
 SLOW_SWEEP = """
 import sys, threading
-from netstack.bench.cli import Runners, main
-from netstack.bench.endpoints import config_of
+from netstack_bench.cli import Runners, main
+from netstack_bench.endpoints import config_of
 
 class Slow(Runners):
     def run_once(self, spec, on_progress=None):
@@ -631,7 +631,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-SCHEMA = json.loads((Path(netstack.bench.cli.__file__).parent / "run.schema.json").read_text())
+SCHEMA = json.loads((Path(netstack_bench.cli.__file__).parent / "run.schema.json").read_text())
 
 
 def check(document: Any) -> None:
@@ -697,12 +697,12 @@ def test_ctrl_c_while_the_commands_are_imported(
 ) -> None:
     class Interrupted(MetaPathFinder):
         def find_spec(self, name: str, *_: Any) -> None:
-            if name == "netstack.bench.cli":
+            if name == "netstack_bench.cli":
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     monkeypatch.setattr(sys, "argv", ["netstack-bench", "run", "--json"])
-    monkeypatch.delitem(sys.modules, "netstack.bench.cli")
+    monkeypatch.delitem(sys.modules, "netstack_bench.cli")
     assert start() == 130
     printed, error = capsys.readouterr(), "stopped by Ctrl-C before anything was measured"
     assert json.loads(printed.out) == {"error": error, "exit_code": 130, "delivered": False}
@@ -711,7 +711,7 @@ def test_ctrl_c_while_the_commands_are_imported(
 
 @pytest.mark.slow
 def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "netstack.bench", "run", "--seconds", "30", "--json"]
+    command = [sys.executable, "-m", "netstack_bench", "run", "--seconds", "30", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         told = ""
         while running.poll() is None and len(children_of(running.pid)) < 2:  # both workers
@@ -752,7 +752,7 @@ def test_ctrl_c_while_the_report_is_written_says_where_the_runs_are(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("netstack.bench.sweep.write_combined_report", interrupted)
+    monkeypatch.setattr("netstack_bench.sweep.write_combined_report", interrupted)
     runners.trouble[3] = KeyboardInterrupt()
     assert main([*SMALL, "--output", str(tmp_path / "s")], runners=runners) == 130
     told = capsys.readouterr().err
@@ -793,7 +793,7 @@ def test_a_command_that_keeps_nothing_does_not_say_that_nothing_was_measured(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("netstack.bench.scheduler.measure.measure", interrupted)
+    monkeypatch.setattr("netstack_bench.scheduler.measure.measure", interrupted)
     assert main(["scheduler"]) == 130
     assert "stopped by Ctrl-C before its end; it has no result" in capsys.readouterr().err
 
@@ -802,7 +802,7 @@ def test_a_command_that_keeps_nothing_does_not_say_that_nothing_was_measured(
 def test_a_full_standard_output_is_no_traceback(words: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "netstack.bench", *words],
+            [sys.executable, "-m", "netstack_bench", *words],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -816,7 +816,7 @@ def test_a_full_standard_output_is_no_traceback(words: list[str], tmp_path: Path
 
 @pytest.mark.slow
 def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "netstack.bench", "run", "--seconds", "30", "--json"]
+    command = [sys.executable, "-m", "netstack_bench", "run", "--seconds", "30", "--json"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -834,7 +834,7 @@ def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
 def test_what_standard_output_cannot_encode_is_escaped() -> None:
     """The tables have dashes, and the names of files need not be text."""
     code = (
-        "import sys; from netstack.bench.__main__ import main; sys.argv = ['x', '--version']; main(); print(chr(8211))"
+        "import sys; from netstack_bench.__main__ import main; sys.argv = ['x', '--version']; main(); print(chr(8211))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack.bench.compare import Comparison, compare
-from netstack.bench.grid import Grid
-from netstack.bench.store import Row
+from netstack_bench.compare import Comparison, compare
+from netstack_bench.grid import Grid
+from netstack_bench.store import Row
 
 Rows = Callable[..., list[Row]]
 GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,), repeats=5)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from netstack.bench import console
 from netstack.cli.json_document import print_document
+from netstack_bench import console
 
 NUMBERS = st.lists(st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 DOCUMENTS = st.recursive(

@@ -8,16 +8,16 @@ import pytest
 import trio
 
 from netstack.base.errors import ConfigError
-from netstack.bench import costs
-from netstack.bench.costs import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
-from netstack.bench.grid import Grid
-from netstack.bench.mesh.spec import MeshSpec
-from netstack.bench.report import build_report
-from netstack.bench.runner import run_once
-from netstack.bench.source import Source
-from netstack.bench.spec import RunSpec
-from netstack.bench.store import Row
 from netstack.network.connection.pump import Pump
+from netstack_bench import costs
+from netstack_bench.costs import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
+from netstack_bench.generator import Source
+from netstack_bench.grid import Grid
+from netstack_bench.places.hosts.spec import MeshSpec
+from netstack_bench.places.local.runner import run_once
+from netstack_bench.report import build_report
+from netstack_bench.spec import RunSpec
+from netstack_bench.store import Row
 
 Rows = Callable[..., list[Row]]
 

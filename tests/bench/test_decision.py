@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from netstack.bench.decision.answer import Answer
-from netstack.bench.decision.effects import AT_A_LOOK, LOOKS, Effects, Run
-from netstack.bench.decision.experiment import Budget, Experiment, continued
-from netstack.bench.decision.goal import MARGIN, Goal
-from netstack.bench.grid import Grid, PlannedRun
-from netstack.bench.interval import t_quantile
-from netstack.bench.report.answers import decide
-from netstack.bench.report.points import Analysis
+from netstack_bench.decision.answer import Answer
+from netstack_bench.decision.effects import AT_A_LOOK, LOOKS, Effects, Run
+from netstack_bench.decision.experiment import Budget, Experiment, continued
+from netstack_bench.decision.goal import MARGIN, Goal
+from netstack_bench.grid import Grid, PlannedRun
+from netstack_bench.interval import t_quantile
+from netstack_bench.report.answers import decide
+from netstack_bench.report.points import Analysis
 
 TIMEOUTS_S = (0.0, 0.001, 0.01, 0.1)
 Kept = Callable[[int, float], float]

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.bench.emulation import WITHIN, Cell, emulation_cells, emulation_summary
-from netstack.bench.peers.flink import FlinkSpec
-from netstack.bench.report.tables import emulation_section
-from netstack.bench.spec import RunSpec, constants_of
-from netstack.bench.store import Row, flatten
+from netstack_bench.emulation import WITHIN, Cell, emulation_cells, emulation_summary
+from netstack_bench.engines.flink import FlinkSpec
+from netstack_bench.report.tables import emulation_section
+from netstack_bench.spec import RunSpec, constants_of
+from netstack_bench.store import Row, flatten
 
 PACED = RunSpec(rate_per_s=1000.0)
 FREE = RunSpec()

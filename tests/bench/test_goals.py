@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack.bench.cli import main
-from netstack.bench.goals import jobs, measure as measure_module, rows as rows_module, sort, sort_peers
-from netstack.bench.goals.command import markdown, row_document
-from netstack.bench.goals.jobs import measure_job, write_words
-from netstack.bench.goals.measure import Rounds
-from netstack.bench.goals.rows import BUILDS, ROWS, Measured, installed, measured_once
-from netstack.bench.peers import peer_spec
-from netstack.bench.spec import RunSpec
-from netstack.bench.taskmanagers import TaskManagers
+from netstack_bench.cli import main
+from netstack_bench.engines import peer_spec
+from netstack_bench.goals import jobs, measure as measure_module, rows as rows_module, sort, sort_peers
+from netstack_bench.goals.command import markdown, row_document
+from netstack_bench.goals.jobs import measure_job, write_words
+from netstack_bench.goals.measure import Rounds
+from netstack_bench.goals.rows import BUILDS, ROWS, Measured, installed, measured_once
+from netstack_bench.places.hosts.taskmanagers import TaskManagers
+from netstack_bench.spec import RunSpec
 
 
 def test_everything_is_measured_once_and_can_be() -> None:

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack.bench.grid import Grid, expected_seconds, run_kind
-from netstack.bench.spec import RunSpec
+from netstack_bench.grid import Grid, expected_seconds, run_kind
+from netstack_bench.spec import RunSpec
 
 
 def test_the_default_takes_about_a_minute() -> None:

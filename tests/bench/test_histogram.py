@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netstack.base.errors import NetstackError
-from netstack.bench.histogram import Histogram
+from netstack_bench.histogram import Histogram
 
 durations = st.lists(st.integers(0, 10**12), max_size=200)
 

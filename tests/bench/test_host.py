@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from netstack.bench.host import cpu_seconds, host_facts, version
+from netstack_bench.host import cpu_seconds, host_facts, version
 
 
 def test_facts_are_plain_and_name_the_machine() -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from netstack.base.units import format_latency
-from netstack.bench.interval import Interval, digits_of
+from netstack_bench.interval import Interval, digits_of
 
 
 def noisy(rng: random.Random, truth: float, noise: float, count: int) -> list[float]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from isolate_results import Mode, mode
 
-from netstack.bench.cli import main
-from netstack.bench.isolate import command
-from netstack.bench.isolate.spec import PHASES, SUBTASKS, IsolateSpec
+from netstack_bench.cli import main
+from netstack_bench.isolate import command
+from netstack_bench.isolate.spec import PHASES, SUBTASKS, IsolateSpec
 
 # ------------------------------------------------------------------------------------------------------------- command
 

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack.bench.cli import main
-from netstack.bench.jobs.operators import RESULT, chain, in_one_process, two_pipelines, wide
-from netstack.bench.jobs.spec import JobsSpec
 from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.plan.plan import make_plan
+from netstack_bench.cli import main
+from netstack_bench.jobs.operators import RESULT, chain, in_one_process, two_pipelines, wide
+from netstack_bench.jobs.spec import JobsSpec
 
 CONTRACT = {"deploy", "all_to_all", "recover", "chain", "delivered", "settings", "host", "version", "warnings"}
 WAYS = {"one_process", "chained", "unchained", "unchained_tcp"}

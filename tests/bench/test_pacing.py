@@ -9,8 +9,8 @@ import trio
 from hypothesis import given, strategies as st
 
 from netstack.base.timing.alarm import Alarm
-from netstack.bench import pacing
-from netstack.bench.pacing import SAMPLE_INTERVAL_NS, SPIN_NS, Pacer, Sampler, due_ns, due_ns_many
+from netstack_bench import pacing
+from netstack_bench.pacing import SAMPLE_INTERVAL_NS, SPIN_NS, Pacer, Sampler, due_ns, due_ns_many
 
 START = 1_000_000_000
 

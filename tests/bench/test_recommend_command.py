@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from netstack import NetworkConfig
-from netstack.bench.cli import main
-from netstack.bench.grid import Grid
-from netstack.bench.recommend.lines import lines, memory_bytes
-from netstack.bench.recommend.measure import LADDER_S
-from netstack.bench.runners import Runners
-from netstack.bench.spec import RunSpec
-from netstack.bench.store import Row, Store
 from netstack.cli.taskmanager import read_config, taskmanager_config
 from netstack.cli.values import parse_network
+from netstack_bench.cli import main
+from netstack_bench.grid import Grid
+from netstack_bench.recommend.lines import lines, memory_bytes
+from netstack_bench.recommend.measure import LADDER_S
+from netstack_bench.runners import Runners
+from netstack_bench.spec import RunSpec
+from netstack_bench.store import Row, Store
 
 Rows = Callable[..., list[Row]]
 FakeResult = Callable[..., dict[str, Any]]

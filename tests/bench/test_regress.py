@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from netstack.bench.cli import main
-from netstack.bench.goals import regress as module
-from netstack.bench.goals.measure import Rounds, figures
-from netstack.bench.goals.rows import ROWS, Measured
+from netstack_bench.cli import main
+from netstack_bench.goals import regress as module
+from netstack_bench.goals.measure import Rounds, figures
+from netstack_bench.goals.rows import ROWS, Measured
 
 FLAGS = ["--only", "async for", "--only", "p50 at", "--json"]
 

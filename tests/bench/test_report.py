@@ -9,16 +9,16 @@ import pytest
 from drawings import by_class, drawings
 from pages import assert_whole
 
-from netstack.bench.charts.look import LOOKS, distinct, numbered
-from netstack.bench.charts.plane import Plane, by_category, draw_plane
-from netstack.bench.charts.svg import Mark, Series, marker, nice_ticks, spread_out
-from netstack.bench.figure import Figure
-from netstack.bench.grid import Grid
-from netstack.bench.report import Analysis, build_report, findings
-from netstack.bench.report.charts import styles
-from netstack.bench.report.points import Line, noise_warnings
-from netstack.bench.store import Row
-from netstack.bench.words import distinct_warnings
+from netstack_bench.charts.look import LOOKS, distinct, numbered
+from netstack_bench.charts.plane import Plane, by_category, draw_plane
+from netstack_bench.charts.svg import Mark, Series, marker, nice_ticks, spread_out
+from netstack_bench.figure import Figure
+from netstack_bench.grid import Grid
+from netstack_bench.labels import distinct_warnings
+from netstack_bench.report import Analysis, build_report, findings
+from netstack_bench.report.charts import styles
+from netstack_bench.report.points import Line, noise_warnings
+from netstack_bench.store import Row
 
 Rows = Callable[..., list[Row]]
 SWEEP = {"grid": Grid().as_dict(), "command": "netstack-bench sweep", "started_at": "2026-11-21T09:30:00Z"}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from netstack.bench.grid import Grid
-from netstack.bench.report import Sweep, build_combined_report, build_report
-from netstack.bench.store import Row
+from netstack_bench.grid import Grid
+from netstack_bench.report import Sweep, build_combined_report, build_report
+from netstack_bench.store import Row
 
 Rows = Callable[..., list[Row]]
 OnHosts = Callable[[list[Row], tuple[str, ...]], list[Row]]

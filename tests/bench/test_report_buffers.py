@@ -9,15 +9,15 @@ from xml.etree import ElementTree
 import pytest
 from drawings import by_class, drawings
 
-from netstack.bench.charts.page import NARROW_PX
-from netstack.bench.charts.plane import Plane, Upright, draw_plane
-from netstack.bench.charts.svg import Mark, Series
-from netstack.bench.grid import Grid
-from netstack.bench.report import Analysis, build_report, findings
-from netstack.bench.report.buffer_section import expectation
-from netstack.bench.report.buffers import BufferCurve, buffer_curves, buffer_findings, buffers_text, bytes_text
-from netstack.bench.report.charts import timeout_label
-from netstack.bench.store import Row
+from netstack_bench.charts.page import NARROW_PX
+from netstack_bench.charts.plane import Plane, Upright, draw_plane
+from netstack_bench.charts.svg import Mark, Series
+from netstack_bench.grid import Grid
+from netstack_bench.report import Analysis, build_report, findings
+from netstack_bench.report.buffer_section import expectation
+from netstack_bench.report.buffers import BufferCurve, buffer_curves, buffer_findings, buffers_text, bytes_text
+from netstack_bench.report.charts import timeout_label
+from netstack_bench.store import Row
 
 Rows = Callable[..., list[Row]]
 LINK = {"link_bytes_per_s": 100 << 20}

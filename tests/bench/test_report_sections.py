@@ -9,17 +9,17 @@ import pytest
 from drawings import by_class, drawings
 
 from netstack.base.units import format_latency
-from netstack.bench.charts.plane import Plane, draw_plane, pareto
-from netstack.bench.charts.svg import Mark, Series
-from netstack.bench.grid import Grid
-from netstack.bench.report import Analysis, build_report
-from netstack.bench.report.filters import Filters, choice_text
-from netstack.bench.report.frontier import frontier_section
-from netstack.bench.report.hosts import hosts_section, slow_host
-from netstack.bench.report.percentiles import nines, percentiles_section
-from netstack.bench.report.points import Line
-from netstack.bench.report.timeline import timeline_section
-from netstack.bench.store import Row
+from netstack_bench.charts.plane import Plane, draw_plane, pareto
+from netstack_bench.charts.svg import Mark, Series
+from netstack_bench.grid import Grid
+from netstack_bench.report import Analysis, build_report
+from netstack_bench.report.filters import Filters, choice_text
+from netstack_bench.report.frontier import frontier_section
+from netstack_bench.report.hosts import hosts_section, slow_host
+from netstack_bench.report.percentiles import nines, percentiles_section
+from netstack_bench.report.points import Line
+from netstack_bench.report.timeline import timeline_section
+from netstack_bench.store import Row
 
 Rows = Callable[..., list[Row]]
 OnHosts = Callable[[list[Row], tuple[str, ...]], list[Row]]

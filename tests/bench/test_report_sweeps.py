@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from drawings import by_class, drawings
 
-from netstack.bench.cli import main
-from netstack.bench.grid import Grid
-from netstack.bench.report import Sweep, build_combined_report, together
-from netstack.bench.report.sweeps import letter
-from netstack.bench.store import Row, Store
-from netstack.bench.sweep import COMPARISON, REPORT
+from netstack_bench.cli import main
+from netstack_bench.grid import Grid
+from netstack_bench.report import Sweep, build_combined_report, together
+from netstack_bench.report.sweeps import letter
+from netstack_bench.store import Row, Store
+from netstack_bench.sweep import COMPARISON, REPORT
 
 Rows = Callable[..., list[Row]]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.bench.sampled import EVERY, SampledVerifier
-from netstack.bench.sink import Order
-from netstack.bench.source import Source
+from netstack_bench.generator import Source
+from netstack_bench.sampled import EVERY, SampledVerifier
+from netstack_bench.verifier import Order
 
 
 def deliveries(source: Source, form: str, sizes: list[int]) -> list[Any]:

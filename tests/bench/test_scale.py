@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from netstack.base.errors import ConfigError
-from netstack.bench.cli import main
-from netstack.bench.endpoints import PARTITION, config_of, descriptors_of
-from netstack.bench.scale import command
-from netstack.bench.scale.command import CHANNELS, CONNECTIONS, ScaleSpec, print_scale
-from netstack.bench.spec import RunSpec
+from netstack_bench.cli import main
+from netstack_bench.endpoints import PARTITION, config_of, descriptors_of
+from netstack_bench.scale import command
+from netstack_bench.scale.command import CHANNELS, CONNECTIONS, ScaleSpec, print_scale
+from netstack_bench.spec import RunSpec
 
 
 def test_no_more_of_them_than_asked() -> None:

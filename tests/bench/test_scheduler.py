@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack.bench.cli import main
-from netstack.bench.scheduler import measure as measuring
-from netstack.bench.scheduler.cluster import SLOTS_PER_TASKMANAGER, Cluster
-from netstack.bench.scheduler.measure import descriptor_sizes, peak_bytes
-from netstack.bench.scheduler.trials import BATCH, STEPS, STREAMING, Trial, scheduler_of
+from netstack_bench.cli import main
+from netstack_bench.scheduler import measure as measuring
+from netstack_bench.scheduler.cluster import SLOTS_PER_TASKMANAGER, Cluster
+from netstack_bench.scheduler.measure import descriptor_sizes, peak_bytes
+from netstack_bench.scheduler.trials import BATCH, STEPS, STREAMING, Trial, scheduler_of
 
 CONTRACT = {
     "parallelism",

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import trio
 
-from netstack.bench.cli import main
-from netstack.bench.shuffle import measure
-from netstack.bench.shuffle.rows import BATCH_ROWS, ROW_BYTES, MakeRows, SumRows, by_range, expected
 from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
+from netstack_bench.cli import main
+from netstack_bench.shuffle import measure
+from netstack_bench.shuffle.rows import BATCH_ROWS, ROW_BYTES, MakeRows, SumRows, by_range, expected
 
 
 class Context:
@@ -129,7 +129,7 @@ def test_pipelined_stages_without_slots_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The job would wait for slots that never come."""
-    monkeypatch.setattr("netstack.bench.shuffle.command.measure", lambda *_: pytest.fail("it measured"))
+    monkeypatch.setattr("netstack_bench.shuffle.command.measure", lambda *_: pytest.fail("it measured"))
     assert main(["shuffle", "--consumers", "5", "--slots", "1"]) == 2
     assert "pipelined stages run at once and need 5 slots" in capsys.readouterr().err
 

@@ -42,7 +42,7 @@ def test_sigterm_leaves_neither_folders_nor_processes(words: str, starter: list[
     """Also if SIGINT is ignored, as in what a shell script starts with `&`."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [*starter, sys.executable, "-m", "netstack.bench", *words.split()]
+    command = [*starter, sys.executable, "-m", "netstack_bench", *words.split()]
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, start_new_session=True

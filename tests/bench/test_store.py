@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack.bench.columns import COLUMNS, STRUCTS
-from netstack.bench.grid import Grid
-from netstack.bench.spec import RunSpec
-from netstack.bench.store import (
+from netstack_bench.columns import COLUMNS, STRUCTS
+from netstack_bench.grid import Grid
+from netstack_bench.spec import RunSpec
+from netstack_bench.store import (
     JOURNAL,
     PARQUET,
     Row,

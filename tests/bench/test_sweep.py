@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConnectionLost, NetstackError
-from netstack.bench.grid import Grid, PlannedRun
-from netstack.bench.spec import RunSpec
-from netstack.bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
-from netstack.bench.sweep import REPORT, PlaceUnusable, SweepResult, median_result, pending, run_sweep, succeeded
+from netstack_bench.grid import Grid, PlannedRun
+from netstack_bench.spec import RunSpec
+from netstack_bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
+from netstack_bench.sweep import REPORT, PlaceUnusable, SweepResult, median_result, pending, run_sweep, succeeded
 
 FakeResult = Callable[..., dict[str, Any]]
 GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1, 4))  # 8 runs
@@ -171,7 +171,7 @@ def test_a_full_disk_ends_the_sweep_and_keeps_the_rows(
         if synced > 4:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("netstack.bench.store.os.fsync", sync)
+    monkeypatch.setattr("netstack_bench.store.os.fsync", sync)
     with pytest.raises(StoreError, match=r"no space left on device.*intact"):
         sweep(tmp_path, Runner(fake_result))
     assert len((tmp_path / JOURNAL).read_bytes().splitlines()) == 3  # one sync was that of sweep.json

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from netstack.bench.mesh.clocks import HostClock, Reading, latency_correction_ns, latency_uncertainty_ns, translate
+from netstack_bench.places.hosts.clocks import (
+    HostClock,
+    Reading,
+    latency_correction_ns,
+    latency_uncertainty_ns,
+    translate,
+)
 
 DURATION_NS = 10_000_000_000
 BOOT_NS = st.integers(-(10**15), 10**15)

@@ -7,9 +7,9 @@ import random
 
 from hypothesis import assume, given, strategies as st
 
-from netstack.bench.mesh.spec import MeshSpec
-from netstack.bench.mesh.verify import Delivery, SinkVerifier, order_of, problems
-from netstack.bench.source import Source
+from netstack_bench.generator import Source
+from netstack_bench.places.hosts.spec import MeshSpec
+from netstack_bench.places.hosts.verify import Delivery, SinkVerifier, order_of, problems
 
 Feed = list[
     tuple[int, int, int, int]

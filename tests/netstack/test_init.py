@@ -13,7 +13,7 @@ import pytest
 
 import netstack
 
-LAZY = ["netstack", "netstack.spark", "netstack.bench.spark"]
+LAZY = ["netstack", "netstack.spark", "netstack_bench.places.spark"]
 
 
 @pytest.mark.parametrize("name", LAZY)

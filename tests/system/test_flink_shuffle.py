@@ -47,8 +47,8 @@ def scratch() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def job_jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job of a user's, in a jar of its own."""
-    from netstack.bench.peers.flink import jar
-    from netstack.bench.peers.flink.java_build import jars
+    from netstack_bench.engines.flink import jar
+    from netstack_bench.engines.flink.java_build import jars
 
     folder = tmp_path_factory.mktemp("job")
     path = os.pathsep.join(map(str, jars(jar.flink_libraries())))

@@ -35,7 +35,7 @@ class Bench:
 
     def words(self, command: str, *arguments: str) -> list[str]:
         flags = ["--hosts", self.daemons.flag, "--secret-file", str(self._secret_file), "--json"]
-        return [sys.executable, "-m", "netstack.bench", command, *flags, *arguments]
+        return [sys.executable, "-m", "netstack_bench", command, *flags, *arguments]
 
     def run(self, command: str, *arguments: str, code: int = 0) -> dict[str, Any]:
         done = self.hosts.run(0, self.words(command, *arguments), timeout=240)
@@ -144,7 +144,7 @@ def test_a_stranger_is_kept_out(bench: Bench, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.touch(mode=0o600)
     other.write_text("another secret, which is long enough")
-    words = [sys.executable, "-m", "netstack.bench", "run", "--hosts", bench.daemons.flag, "--json", "--seconds", "0.3"]
+    words = [sys.executable, "-m", "netstack_bench", "run", "--hosts", bench.daemons.flag, "--json", "--seconds", "0.3"]
     wrong = bench.hosts.run(0, [*words, "--secret-file", str(other)], timeout=240)
     assert wrong.returncode == 1
     assert "secret" in json.loads(wrong.stdout)["error"]

@@ -51,7 +51,7 @@ def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executo
             [
                 sys.executable,
                 "-m",
-                "netstack.bench",
+                "netstack_bench",
                 "sweep",
                 "--engine",
                 "spark",
@@ -135,7 +135,7 @@ def test_a_sweep_names_the_host_that_is_slow_and_the_one_whose_link_is_cut(clust
     words = ["sweep", "--engine", "spark", "--master", cluster.master, "--nodes", "3", "--timeouts", "0"]
     words += ["--record-sizes", "1KiB", "--channels", "1", "--seconds", "4", "--repeats", "2", "--latency-seconds", "0"]
     hosts.slow(2, SLOW)
-    process = cluster.start(["-m", "netstack.bench", *words, "--output", str(sweep), "--json"])
+    process = cluster.start(["-m", "netstack_bench", *words, "--output", str(sweep), "--json"])
     try:
         until(lambda: rows_of(sweep), process)
         hosts.slow(2, None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from netstack.bench.jobs.spec import JobsSpec
-from netstack.bench.jobs.starts import exchanges, pointwise
+from netstack_bench.jobs.spec import JobsSpec
+from netstack_bench.jobs.starts import exchanges, pointwise
 
 pytestmark = pytest.mark.long
 

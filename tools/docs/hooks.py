@@ -23,8 +23,8 @@ DOCUMENTS = (
     "netstack/METRICS.md",
     "netstack/THREATS.md",
     "netstack/exchange/wire/SPEC.md",
-    "netstack/bench/METHOD.md",
-    "netstack/bench/run.schema.json",
+    "bench/netstack_bench/METHOD.md",
+    "bench/netstack_bench/run.schema.json",
     "netstack/schedule/graph/job_file.schema.json",
 )
 
@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 def commands() -> str:
     """Every command's own help."""
     parts = ["# Commands", "", "What each command says of itself with `--help`."]
-    for program, module in (("netstack", "netstack.cli"), ("netstack-bench", "netstack.bench.cli")):
+    for program, module in (("netstack", "netstack.cli"), ("netstack-bench", "netstack_bench.cli")):
         group = importlib.import_module(module).cli
         context = click.Context(group, info_name=program, **group.context_settings)
         parts += ["", f"## {program}", "", "```text", group.get_help(context), "```"]

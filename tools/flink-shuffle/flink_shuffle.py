@@ -39,10 +39,10 @@ from netstack.base.ids import ResultPartitionType
 from netstack.base.scratch import scratch_folder
 from netstack.base.transport import ByteStream, transport_for
 from netstack.base.units import format_duration
-from netstack.bench.peers.flink import jar
 from netstack.cli.values import parse_length
 from netstack.exchange.outbound.emission import Emission
 from netstack.exchange.wire.flink_events import decode, to_native
+from netstack_bench.engines.flink import jar
 
 HERE = Path(__file__).resolve().parent
 WATCH = "NETSTACK_SHUFFLE_WATCH"  # a folder where each netstack process says where its metrics are

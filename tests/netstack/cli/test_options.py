@@ -8,9 +8,9 @@ from typing import Any
 import click
 import pytest
 
-from netstack.bench.cli import cli as bench
 from netstack.cli import cli as netstack
 from netstack.cli.values import DURATION, DURATIONS, LENGTH, LENGTHS, SECONDS, Several
+from netstack_bench.cli import cli as bench
 
 
 def _options(name: str, command: click.Command) -> Iterator[tuple[str, click.Option]]:

@@ -11,10 +11,10 @@ import click
 import pytest
 import trio
 
-from netstack.bench.cli import cli as bench, main as bench_main
 from netstack.cli import cli as netstack, main as netstack_main
 from netstack.cli.exchange import until_stopped
 from netstack.cli.stopping import keep_results, signals_are_ctrl_c, stopped_by
+from netstack_bench.cli import cli as bench, main as bench_main
 
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 MAINS: dict[str, tuple[click.Group, Callable[..., int]]] = {

@@ -9,9 +9,9 @@ import click
 import pytest
 
 from netstack.base.version import __version__
-from netstack.bench.cli import cli as bench, main as bench_main
 from netstack.cli import cli as netstack, main as netstack_main
 from netstack.cli.suggestions import _MEANT, BENCH_COMMANDS
+from netstack_bench.cli import cli as bench, main as bench_main
 
 MAINS = {"netstack": netstack_main, "netstack-bench": bench_main}
 OPTIONS = {
@@ -66,7 +66,7 @@ def test_what_is_suggested_exists() -> None:
     assert set(bench.list_commands(click.Context(bench))) - own == set(BENCH_COMMANDS)
 
 
-@pytest.mark.parametrize("module", ["netstack", "netstack.cli", "netstack.bench"])
+@pytest.mark.parametrize("module", ["netstack", "netstack.cli", "netstack_bench"])
 def test_the_package_is_the_command(module: str) -> None:
     done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
     assert __version__ in done.stdout

@@ -104,5 +104,5 @@ def test_the_container_starts_the_daemon(tmp_path: Path) -> None:
 def test_the_container_copies_what_the_build_needs() -> None:
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (TOOLS / "Containerfile").read_text(), re.MULTILINE)
     names = {name for line in copied for name in line.split()}
-    assert {"pyproject.toml", "README.md", "netstack", "tools"} <= names
+    assert {"pyproject.toml", "README.md", "netstack", "transports", "bench", "tools"} <= names
     assert [name for name in names if not (TOOLS.parent / name).exists()] == []

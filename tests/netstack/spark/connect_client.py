@@ -23,8 +23,6 @@ from workers import free_address
 import netstack.spark
 from netstack import blocking
 from netstack.base.errors import ConfigError
-from netstack.bench.spark import compare, recommend, register_views, run_sweep
-from netstack.bench.spark.tables import RUNS, SCHEMAS, run_frame
 from netstack.exchange.keygroups import key_group, operator_index
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.spark import (
@@ -36,6 +34,8 @@ from netstack.spark import (
     plain_errors,
     run,
 )
+from netstack_bench.places.spark import compare, recommend, register_views, run_sweep
+from netstack_bench.places.spark.tables import RUNS, SCHEMAS, run_frame
 
 WAIT_S: Final = 120.0
 PAGE: Final = Path(__file__).parents[3] / "tools/docs/pages/how-to/spark.md"

@@ -20,11 +20,12 @@ from netstack.spark.ship import archive_bytes, ship
 
 ROOT = Path(build.__file__).parents[2]
 PROBE = """
-import netstack.bench.mesh.invokables
+import netstack_bench.places.hosts.invokables
+import netstack
 from netstack import build
 from netstack.cluster.control.build import own_build
 from netstack.base.transport import transport_for
-print(netstack.__file__, netstack.bench.__file__, type(transport_for("tcp://127.0.0.1:0")).__module__)
+print(netstack.__file__, netstack_bench.__file__, type(transport_for("tcp://127.0.0.1:0")).__module__)
 print(own_build(), build.kind)
 """
 
@@ -88,7 +89,7 @@ def test_an_installed_copy_that_is_the_drivers_is_taken(archive: Path) -> None:
     places, builds = worker(archive, ROOT)
     assert places == [
         str(ROOT / "netstack/__init__.py"),
-        str(ROOT / "netstack/bench/__init__.py"),
+        str(ROOT / "bench/netstack_bench/__init__.py"),
         "netstack_transports.tcp",
     ]
     assert builds == [own_build(), build.kind]
@@ -105,7 +106,7 @@ def test_of_another_copy_nothing_is_imported(archive: Path, tmp_path: Path) -> N
     copy = tmp_path / f"netstack-copies-{os.getuid()}" / archive.stem
     assert places == [
         str(copy / "netstack/__init__.py"),
-        str(copy / "netstack/bench/__init__.py"),
+        str(copy / "netstack_bench/__init__.py"),
         "netstack_transports.tcp",
     ]
     assert builds == [own_build(), build.kind]

@@ -22,9 +22,6 @@ from tool_modules import load_tool
 
 from netstack.base.errors import ConnectionLost
 from netstack.base.transport import ByteStream, provided, transport_for
-from netstack.bench import simulate as command
-from netstack.bench.cli import main
-from netstack.bench.simulate import Campaign
 from netstack.cluster.control.codec import Message
 from netstack.cluster.control.reports import TaskFinished
 from netstack.cluster.jobmanager.job_master.job_master import JobMaster
@@ -58,6 +55,9 @@ from netstack.testing.simulate.scenario import (
 )
 from netstack.testing.simulate.situations import SITUATIONS, missing
 from netstack.testing.simulate.worker import shrink
+from netstack_bench import simulate as command
+from netstack_bench.cli import main
+from netstack_bench.simulate import Campaign
 
 PLAYED: dict[str, Any] = {"line": "", "failure": "", "clock_s": 1.0, "deaths": 0, "faults": 0, "situations": {}}
 
@@ -322,7 +322,7 @@ def test_a_campaign_finds_a_planted_bug(name: str, tmp_path: Path) -> None:
     planted.write_text(mutant.planted(planted.read_text()))
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "NETSTACK_PURE": "1"}
     words = ["simulate", "--from", "7000000", "--seeds", str(CAMPAIGN), "--shrink", "0", "--json"]
-    command = [sys.executable, "-P", "-m", "netstack.bench", *words]
+    command = [sys.executable, "-P", "-m", "netstack_bench", *words]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["failed"]

@@ -43,8 +43,8 @@ def test_a_prefix_that_would_let_in_more_than_it_says_is_refused(prefix: str) ->
         "userjobs",
         "userjobs:words",
         "userjobsevil.jobs:words",
-        "netstack.bench.mesh.invokablesevil:source",
-        "netstack.bench.mesh:invokables.source",
+        "netstack_bench.places.hosts.invokablesevil:source",
+        "netstack_bench.places.hosts:invokables.source",
         " userjobs.jobs:words",
         "USERJOBS.jobs:words",
         "./userjobs.jobs:words",
@@ -55,7 +55,7 @@ def test_a_name_that_is_not_on_the_list_is_not_even_imported(name: str) -> None:
     with pytest.raises(
         ConfigError,
         match=r"may not run on this TaskManager, which allows"
-        r" netstack\.bench\.mesh\.invokables:\*, userjobs",
+        r" netstack_bench\.places\.hosts\.invokables:\*, userjobs",
     ):
         JOBS.load(name)
 
@@ -69,7 +69,7 @@ def test_the_refusal_names_the_flag_that_allows_the_name(name: str, wanted: str)
 
 def test_allowed_names_are_loaded() -> None:
     assert JOBS.load("userjobs.jobs:words").__name__ == "words"
-    assert JOBS.load("netstack.bench.mesh.invokables:source").__name__ == "source"
+    assert JOBS.load("netstack_bench.places.hosts.invokables:source").__name__ == "source"
     assert AllowList(["userjobs.jobs:"]).load("userjobs.jobs:count").__name__ == "count"
 
 
@@ -206,7 +206,7 @@ def zipped(package: str, source: str) -> bytes:
 def test_the_package_of_a_name() -> None:
     assert root_package("a.b.c:d.e") == "a"
     assert root_package("a:b") == "a"
-    assert root_package("netstack.bench.mesh.invokables:source") == "netstack"
+    assert root_package("netstack_bench.places.hosts.invokables:source") == "netstack_bench"
 
 
 def _two_directories(good: tuple[str, bytes], evil: tuple[str, bytes]) -> bytes:

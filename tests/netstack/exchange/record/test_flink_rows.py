@@ -16,9 +16,9 @@ from flink_schemas import plain_values, random_columns
 from hypothesis import given, strategies as st
 
 from netstack.base.errors import ConfigError, RecordError
-from netstack.bench.peers.flink import jar
 from netstack.exchange.record.flink_rows import KINDS, FlinkRows
 from netstack.exchange.record.flink_types import schema_of
+from netstack_bench.engines.flink import jar
 
 SCHEMA = schema_of("id BIGINT, name STRING")
 

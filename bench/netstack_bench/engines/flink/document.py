@@ -1,0 +1,197 @@
+"""What the JVM answered, as the document of a run: Flink's metrics under our names where they mean the same.
+
+Takes: the settings and the answer. Gives: plain JSON values, the keys of `netstack_bench.places.local.runner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ...arrivals import paced_window
+from ...checkpoints.figures import Completed, times
+from ...histogram import Histogram
+from ...host import congestion_control, host_facts, version
+from ...run_warnings import pace_warnings, timeout_warnings
+from .spec import FlinkSpec
+
+SOURCE: Final = "cell-source"
+SINK: Final = "cell-sink"
+_EVENTS_A_CHANNEL: Final = 2  # EndOfData and EndOfPartition, which Flink counts as buffers
+
+_MEANS: Final = {
+    SOURCE: {
+        "outPoolUsage": "netstack_output_pool_usage_ratio",
+        "outputQueueLength": "netstack_output_queue_buffers",
+        "outputQueueSize": "netstack_output_queue_bytes",
+    },
+    SINK: {
+        "inPoolUsage": "netstack_input_pool_usage_ratio",
+        "inputExclusiveBuffersUsage": "netstack_input_exclusive_usage_ratio",
+        "inputFloatingBuffersUsage": "netstack_input_floating_usage_ratio",
+        "inputQueueLength": "netstack_input_queue_buffers",
+        "inputQueueSize": "netstack_input_queue_bytes",
+        "debloatedBufferSize": "netstack_input_debloated_buffer_bytes",
+    },
+}
+"""Gauges, on average over the run; those of sinks that are no sizes of queues are averages over the sinks too."""
+
+_SUMS: Final = ("inputQueueLength", "inputQueueSize")
+_TIMES: Final = {
+    SOURCE: {
+        "softBackPressuredTimeMsPerSecond": "netstack_output_soft_backpressured_ms_per_second",
+        "hardBackPressuredTimeMsPerSecond": "netstack_output_hard_backpressured_ms_per_second",
+    },
+    SINK: {
+        "accumulateIdleTimeMs": "netstack_input_idle_ms_per_second",
+        "accumulateBusyTimeMs": "netstack_input_busy_ms_per_second",
+    },
+}
+_COUNTS: Final = {
+    SOURCE: {
+        "numBuffersOut": "netstack_output_buffers_total",
+        "numBytesOut": "netstack_output_bytes_total",
+    },
+    SINK: {
+        "numBuffersInRemote": "netstack_input_remote_buffers_total",
+        "numBuffersInLocal": "netstack_input_local_buffers_total",
+        "numBytesInRemote": "netstack_input_remote_bytes_total",
+        "numBytesInLocal": "netstack_input_local_bytes_total",
+    },
+}
+
+
+def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of one run.
+
+    Args:
+        spec: what was asked.
+        answer: times in nanoseconds of CLOCK_MONOTONIC, counts, latencies in our buckets, and each side's metrics.
+    """
+    records, seconds = _window(spec, answer)
+    records_per_s = records / seconds if seconds > 0 else 0.0
+    latency = Histogram.from_dict(answer["latency"]) if answer["latency"]["counts"] else Histogram()
+    metrics = metrics_of(spec.channels, answer["sides"])
+    producer, consumer = metrics["producer"], metrics["consumer"]
+    payload_bytes = answer["received"] * spec.record_bytes
+    buffers, wire_bytes = producer.get("netstack_output_buffers_total"), consumer["netstack_input_remote_bytes_total"]
+    problems = [*answer["problems"]]
+    if answer["sent"] != answer["received"]:
+        problems.append(f"{answer['sent']} records were sent, {answer['received']} arrived")
+    sent_s = (answer["stopped_ns"] - answer["start_ns"]) / 1e9
+    return {
+        "engine": "flink",
+        "engine_kind": spec.ENGINE_KIND,
+        "delivered": not problems,
+        "verified": "count",
+        "records": answer["received"],
+        "seconds": seconds,
+        "records_per_s": records_per_s,
+        "payload_mb_per_s": records_per_s * spec.record_bytes / 1e6,
+        "wire_mb_per_s": records_per_s * wire_bytes / answer["received"] / 1e6 if answer["received"] else None,
+        "latency_us": latency.summary_us(),
+        "latency_kind": ("open-loop" if spec.rate_per_s else "sampled under load") if latency.count else None,
+        "latency_samples": latency.count,
+        "latency_histogram": latency.to_dict() if latency.count else None,
+        "cpu_s_per_gb": {
+            "producer": None,
+            "consumer": None,
+            "total": answer["cpu_s"] / (payload_bytes / 1e9) if payload_bytes else None,
+        },
+        "memory_bytes": {},
+        "payload_bytes": payload_bytes,
+        "wire_bytes": round(wire_bytes),
+        "buffers": None if buffers is None else round(buffers),
+        "credits": None,
+        "congestion_control": congestion_control(),
+        "records_per_buffer": _records_per_buffer(answer),
+        "average_buffer_fill": (
+            producer["netstack_output_bytes_total"] / buffers / spec.segment_size_bytes if buffers else None
+        ),
+        "debloated_buffer_bytes": _whole(answer["sides"][SINK]["after"].get("debloatedBufferSize"), spec.channels),
+        "backpressured_ms_per_s": {
+            kind: producer.get(f"netstack_output_{kind}_backpressured_ms_per_second") for kind in ("soft", "hard")
+        },
+        "idle_ms_per_s": consumer["netstack_input_idle_ms_per_second"],
+        "checkpoints": _checkpoints(spec, answer["checkpoints"]),
+        "metrics": metrics,
+        "timeline": None,
+        "costs": None,
+        "warnings": [
+            *(f"delivery: {problem}" for problem in problems),
+            *pace_warnings(spec, True, answer["sent"], sent_s),
+            *timeout_warnings(spec, sent_s),
+        ],
+        "settings": spec.as_dict(),
+        "host": host_facts(),
+        "version": version(),
+    }
+
+
+def metrics_of(sinks: int, sides: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Flink's metrics of both sides, named as ours."""
+    by_role: dict[str, dict[str, float]] = {"producer": {}, "consumer": {}}
+    elapsed_s = sides["seconds"]
+    for side, role in ((SOURCE, "producer"), (SINK, "consumer")):
+        samples, metrics = sides[side], by_role[role]
+        for flinks, ours in _MEANS[side].items():
+            if flinks in samples["mean"]:
+                parts = 1 if side == SOURCE or flinks in _SUMS else sinks
+                metrics[ours] = samples["mean"][flinks] / parts
+        for flinks, ours in _TIMES[side].items():
+            if flinks in samples["after"]:
+                spent_ms = samples["after"][flinks] - samples["before"].get(flinks, 0.0)
+                a_second = spent_ms / elapsed_s / (1 if side == SOURCE else sinks)
+                metrics[ours] = min(max(a_second, 0.0), 1000.0)  # Flink corrects its times afterwards
+        for flinks, ours in _COUNTS[side].items():
+            if flinks in samples["final"]:
+                metrics[ours] = samples["final"][flinks]
+    producer, consumer = by_role["producer"], by_role["consumer"]
+    producer["netstack_output_backpressured_ms_per_second"] = sum(
+        producer.get(f"netstack_output_{kind}_backpressured_ms_per_second", 0.0) for kind in ("soft", "hard")
+    )
+    buffers = consumer["netstack_input_remote_buffers_total"] - _EVENTS_A_CHANNEL * sinks
+    consumer["netstack_input_remote_buffers_total"] = max(0.0, buffers)
+    return by_role
+
+
+def _checkpoints(spec: FlinkSpec, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures that `netstack_bench.cell_checkpoints` has of ours; Flink counts in whole milliseconds."""
+    if spec.checkpoints == "none":
+        return {}
+    seen = [
+        Completed(
+            duration_s=each["duration_ms"] / 1e3,
+            start_delay_s=each["start_delay_ms"] / 1e3,
+            alignment_s=each["alignment_ms"] / 1e3,
+            write_s=each["write_ms"] / 1e3,
+            channel_state_bytes=each["channel_state_bytes"],
+        )
+        for each in checkpoints
+        if each["complete"]
+    ]
+    return {"complete": len(seen), "aborted": len(checkpoints) - len(seen), **times(seen)}
+
+
+def _window(spec: FlinkSpec, answer: Mapping[str, Any]) -> tuple[int, float]:
+    """Records and seconds: of a paced run all of it, else from the warm-up to the source's stop."""
+    start_ns, stopped_ns, received = answer["start_ns"], answer["stopped_ns"], answer["received"]
+    if spec.rate_per_s is not None:
+        window = paced_window(spec.rate_per_s, received, start_ns, stopped_ns, answer["last_ns"])
+        return window["records"], window["seconds"]
+    from_ns = start_ns + spec.effective_warmup_s * 1e9
+    inside: Sequence[Sequence[int]] = [each for each in answer["arrivals"] if from_ns <= each[0] <= stopped_ns]
+    if len(inside) < 2:
+        return received, (answer["last_ns"] - start_ns) / 1e9
+    return inside[-1][1] - inside[0][1], (inside[-1][0] - inside[0][0]) / 1e9
+
+
+def _records_per_buffer(answer: Mapping[str, Any]) -> float | None:
+    """While the source emitted: its end sends what is left in parts."""
+    buffers = answer["sides"][SINK]["after"].get("numBuffersInRemote")
+    received = answer["arrivals"][-1][1] if answer["arrivals"] else 0
+    return received / buffers if buffers and received else None
+
+
+def _whole(total: float | None, parts: int) -> int | None:
+    return None if total is None else round(total / parts)

@@ -1,0 +1,1 @@
+"""Where a measurement runs: two processes of this machine, hosts, or Spark. Begin with `placements`."""

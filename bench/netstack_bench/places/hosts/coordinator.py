@@ -1,0 +1,326 @@
+"""The coordinator of one run over daemons: submits its job, starts all tasks at one moment, collects results.
+
+The run is an ordinary job: the JobManager in this process deploys it, finds the root cause of a failure, and collects
+its results. The coordinator decides which subtask runs where, and exchanges operator events with the tasks
+(`invokables`).
+
+- Clocks are measured while the network is idle: after the set-up, and after the last record.
+- The job is always cancelled at the end, after Ctrl-C too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import trio
+
+from netstack.base.errors import InsufficientBuffers, LocalProtocolError, NetstackError
+from netstack.base.units import counted
+from netstack.cluster.jobmanager.job_master.job_master import JobMaster
+from netstack.cluster.jobmanager.job_record import JobRecord
+from netstack.network.connection.authentication import Secret
+from netstack.schedule.execution import JobState
+from netstack.schedule.failover.restart import NO_RESTART
+from netstack.schedule.graph.job_file import write_job
+from netstack.schedule.instructions import EndJob
+
+from ...spec import DEFAULT_SECONDS
+from ..local.pair import OnProgress, Progress
+from ..local.processes import MeasurementFailed
+from .clocks import HostClock, Reading, read_clock, translate
+from .cluster import Mesh, open_mesh
+from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
+from .result import Host, Outcome, crowded_hosts, document_of
+from .spec import MeshSpec
+from .timeline import Timeline
+
+_LEAD_NS: Final = 50_000_000  # from the go to the start, besides a round trip: all tasks have read the message by then
+_CLOSE_S: Final = 5.0  # for daemons to release a run; a silent one releases it when it detects the lost connection
+_SAMPLES_AT_MOST: Final = 1 << 16  # in one message to a sink: 1 MiB
+_TASK: Final = re.compile(rf"({SOURCE}|{RELAY}|{SINK}) \((\d+)\) on ")
+_NO_RESTART: Final = f" ({NO_RESTART})"  # of every run
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshDeadlines:
+    """Time limits of the coordinator. A run without a length has no overall limit while records arrive."""
+
+    setup_s: float = 30.0  # until all tasks are ready; likewise for their results
+    stalled_s: float = 10.0  # without an arriving record (longer for a slow rate)
+    overall_s: float = 120.0  # of a run, besides twice its requested length
+
+
+def run_over_hosts(
+    spec: MeshSpec, *, secret_file: Path | None = None, on_progress: OnProgress | None = None
+) -> dict[str, Any]:
+    """Connects to the daemons, measures once, releases them, and returns the document of the run.
+
+    Raises:
+        NetstackError: a daemon cannot be reached, refused, or the run failed; the text names the host.
+        ConfigError: the secret file cannot be used.
+    """
+    secret = None if secret_file is None else Secret.from_file(secret_file)
+
+    async def run() -> Outcome:
+        async with open_mesh(spec, secret=secret) as mesh:
+            return await measure_mesh(spec, mesh, on_progress)
+
+    return document_of(trio.run(run, restrict_keyboard_interrupt_to_checkpoints=True), "hosts")
+
+
+async def measure_mesh(
+    spec: MeshSpec,
+    mesh: Mesh,
+    on_progress: OnProgress | None = None,
+    *,
+    deadlines: MeshDeadlines | None = None,
+) -> Outcome:
+    """Measures once and returns the outcome; a run without a length lasts 3 s.
+
+    Cancellation: the run is closed on every daemon.
+
+    Raises:
+        MeasurementFailed: a task failed, a daemon was lost or refused the run, or no records move.
+    """
+    if len(mesh.daemons) != len(spec.hosts):
+        raise LocalProtocolError(f"{len(mesh.daemons)} daemons for {len(spec.hosts)} hosts; open one for each")
+    if spec.records is None and spec.seconds is None:
+        spec = dataclasses.replace(spec, seconds=DEFAULT_SECONDS)
+    matrix = Matrix(spec)
+    conversation = _Conversation(matrix, mesh, on_progress, deadlines or MeshDeadlines())
+    jobs = mesh.jobmanager.jobs
+    job_id = await jobs.submit(
+        write_job(matrix.graph(f"bench {secrets.token_hex(2)}")),
+        placement=matrix.placed([daemon.name for daemon in mesh.daemons]),
+        coordinator=conversation,
+    )
+    record = jobs.records[job_id]
+    master = record.master
+    assert master is not None, "no time was measured"
+    try:
+        return await _lead(conversation, record, master)
+    finally:
+        with trio.move_on_after(_CLOSE_S, shield=True):
+            master.cancel()
+            await master.ended.wait()  # returns at once if the JobManager was cancelled too
+
+
+async def _lead(conversation: _Conversation, record: JobRecord, master: JobMaster) -> Outcome:
+    failure: NetstackError | None = None
+    outcome: Outcome | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(conversation.watch, record)
+        try:
+            outcome = await conversation.lead(master)
+        except NetstackError as error:  # raised as it is, not inside this nursery's group
+            failure = error
+        nursery.cancel_scope.cancel()
+    if outcome is None:
+        raise failure or MeasurementFailed("the run was cancelled")
+    return outcome
+
+
+_News: TypeAlias = tuple[Placement, dict[str, Any]] | EndJob | str
+"""An event of a task, the end of the job, or why a daemon refused it or the JobManager failed."""
+
+
+@final
+class _Conversation:
+    """One run, from `ready` to the results (a `JobCoordinator`)."""
+
+    def __init__(self, matrix: Matrix, mesh: Mesh, on_progress: OnProgress | None, limits: MeshDeadlines) -> None:
+        self._matrix = matrix
+        self._spec = matrix.spec
+        self._mesh = mesh
+        self._on_progress = on_progress
+        self._limits = limits
+        self._inbox, self._news = trio.open_memory_channel[_News](math.inf)
+        self._places = {(each.task, each.subtask): each for each in matrix.placements}
+        self._ready: set[Placement] = set()
+        self._stopped: dict[int, dict[str, Any]] = {}  # by source
+        self._arrived: dict[int, int] = {}  # by sink: records so far
+        self._ended: set[Placement] = set()
+        self._is_over = False
+        self._timeline = Timeline()
+        self._phase = "starting"
+        self._start_ns = 0
+        self._moved_at_s = trio.current_time()
+        self._send_event: Callable[[str, int, dict[str, Any]], None]
+
+    # From the JobManager (`JobCoordinator`).
+
+    def event(self, vertex: str, subtask: int, event: dict[str, Any]) -> None:
+        self._inbox.send_nowait((self._places[vertex, subtask], event))
+
+    def refused(self, taskmanager: str, reason: str) -> None:
+        self._inbox.send_nowait(f"{taskmanager}: {reason}")
+
+    def ended(self, end: EndJob) -> None:
+        self._inbox.send_nowait(end)
+
+    async def watch(self, record: JobRecord) -> None:
+        await record.ended.wait()
+        if record.end is not None:
+            self._inbox.send_nowait(str(record.end.get("reason")))
+
+    async def lead(self, master: JobMaster) -> Outcome:
+        self._send_event = master.send_event
+        sources, sinks = self._matrix.of_task(SOURCE), self._matrix.of_task(SINK)
+        until_s = trio.current_time() + self._limits.setup_s
+        everyone = len(self._matrix.placements)
+        await self._until(lambda: len(self._ready) == everyone, "became ready", until_s)
+        before = await self._read_clocks()
+        clocks = [HostClock(reading) for reading in before]
+        self._go(clocks)
+        await self._until(lambda: len(self._ended) == everyone, "ended", self._end_s(), True)
+        after = await self._read_clocks()
+        clocks = [HostClock(first, last) for first, last in zip(before, after, strict=True)]
+        self._finish(sinks, clocks)
+        until_s = trio.current_time() + self._limits.setup_s
+        await self._until(lambda: self._is_over, "returned its result", until_s)
+        return Outcome(
+            matrix=self._matrix,
+            hosts=tuple(
+                Host(daemon.address, dict(daemon.facts), clock)
+                for daemon, clock in zip(self._mesh.daemons, clocks, strict=True)
+            ),
+            start_ns=self._start_ns,
+            stopped_ns=tuple(
+                int(clocks[each.host].here_ns(np.array([self._stopped[each.subtask]["stopped_ns"]]))[0])
+                for each in sources
+            ),
+            results={each: master.tasks.results[each.task][each.subtask] for each in self._matrix.placements},
+            timeline=self._timeline,
+        )
+
+    async def _read_clocks(self) -> list[Reading]:
+        return [await read_clock(daemon.taskmanager.link) for daemon in self._mesh.daemons]
+
+    def _go(self, clocks: Sequence[HostClock]) -> None:
+        lead_ns = _LEAD_NS + 2 * max(clock.before.rtt_ns for clock in clocks)
+        self._start_ns = time.monotonic_ns() + lead_ns
+        self._phase = "running"
+        self._moved_at_s = trio.current_time()
+        slots = [self._matrix.slots(index) for index in range(len(clocks))]
+        crowded = crowded_hosts([daemon.facts for daemon in self._mesh.daemons], slots)
+        for each in self._matrix.placements:
+            # The start in each source's own clock.
+            start_ns = self._start_ns + clocks[each.host].before.offset_ns
+            groups = len(self._matrix.upstream()) if each.task == SINK else 0
+            message = {"start_ns": start_ns, "starts": [start_ns] * groups, "spins": each.host not in crowded}
+            self._send(each, {"event": "go", **message})
+
+    def _finish(self, sinks: Sequence[Placement], clocks: Sequence[HostClock]) -> None:
+        sources = self._matrix.of_task(SOURCE)
+        stops = [(int(self._stopped[each.subtask]["stopped_ns"]), clocks[each.host]) for each in sources]
+        keep = max(1, _SAMPLES_AT_MOST // len(self._matrix.upstream()))
+        for each in sinks:
+            clock = clocks[each.host]
+            samples = []
+            for source in self._matrix.sources_of(each.subtask):
+                indexes, times = (np.frombuffer(values, dtype=np.int64) for values in self._stopped[source]["samples"])
+                stride = max(1, -(-len(indexes) // keep))
+                moved = translate(times[::stride], clocks[sources[source].host], clock)
+                samples.append([indexes[::stride].tobytes(), moved.tobytes()])
+            stop_ns = min(int(translate(np.array([at]), theirs, clock)[0]) for at, theirs in stops)
+            self._send(each, {"event": "finish", "stop_ns": stop_ns, "samples": samples})
+
+    def _send(self, each: Placement, message: dict[str, Any]) -> None:
+        self._send_event(each.task, each.subtask, message)
+
+    async def _until(self, is_done: Callable[[], bool], what: str, until_s: float, moving: bool = False) -> None:
+        while not is_done():
+            stalled_at_s = self._moved_at_s + self._patience_s() if moving else math.inf
+            deadline_s = min(until_s, stalled_at_s)
+            with trio.move_on_at(deadline_s) as scope:
+                news = await self._news.receive()
+            if not scope.cancelled_caught:
+                self._take(news)
+            elif deadline_s == until_s:
+                raise self._failed(f"not every task {what} in time: {self._waiting_for()}")
+            else:
+                raise self._failed(f"no record arrived for {self._patience_s():g} s: {self._waiting_for()}")
+
+    def _take(self, news: _News) -> None:
+        if isinstance(news, str):
+            raise self._failed(news)
+        if isinstance(news, EndJob):
+            if news.state is not JobState.FINISHED:
+                raise self._failed((news.reason or "the run was cancelled").removesuffix(_NO_RESTART))
+            self._is_over = True
+        else:
+            self._on_event(*news)
+        self._report_progress()
+
+    def _on_event(self, place: Placement, message: dict[str, Any]) -> None:
+        match message["event"]:
+            case "ready":
+                self._ready.add(place)
+            case "progress":
+                self._timeline.add(place, message)
+            case "stopped":
+                self._stopped[place.subtask] = message
+                self._phase = "draining"
+            case "ended" | "done":
+                self._ended.add(place)
+        if place.task == SINK and "records" in message and message["records"] != self._arrived.get(place.subtask):
+            self._arrived[place.subtask] = message["records"]
+            self._moved_at_s = trio.current_time()
+
+    def _failed(self, text: str) -> MeasurementFailed:
+        for daemon in self._mesh.daemons:  # the user names it by its control port
+            text = text.replace(daemon.name, daemon.address)
+        text = _TASK.sub(r"\1-\2 on ", text)
+        if InsufficientBuffers.__name__ in text:
+            text += (
+                f"; the subtasks of a host share the memory of {counted(self._spec.connections, 'slot')}:"
+                " --connections raises that, the TaskManager's --memory is shared by its slots"
+            )
+        return MeasurementFailed(f"measuring over {len(self._mesh.daemons)} hosts failed: {text}")
+
+    def _waiting_for(self) -> str:
+        over = self._ended if len(self._ready) == len(self._matrix.placements) else self._ready
+        silent = [each for each in self._matrix.placements if each not in over]
+        named = [f"{each} on {self._mesh.daemons[each.host].address}" for each in silent]
+        more = f" and {len(named) - 4} more" if len(named) > 4 else ""
+        more += "".join(
+            f"; {each.address} was lost: {each.lost_because}" for each in self._mesh.daemons if each.lost_because
+        )
+        return f"waiting for {', '.join(named[:4])}{more}; {sum(self._arrived.values())} records arrived"
+
+    def _patience_s(self) -> float:
+        spec = self._spec
+        rates = [spec.rate_per_s and spec.rate_per_s * spec.sources, spec.consume_rate_per_s]
+        slowest = min((rate for rate in rates if rate), default=math.inf)
+        at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives at once
+        return max(self._limits.stalled_s, 3 * at_once / slowest)
+
+    def _end_s(self) -> float:
+        spec = self._spec
+        seconds = spec.seconds
+        if spec.records is not None:
+            seconds = spec.records / spec.rate_per_s if spec.rate_per_s else None
+        if seconds is None or spec.consume_rate_per_s is not None:
+            return math.inf
+        return trio.current_time() + 2 * seconds + self._limits.overall_s
+
+    def _report_progress(self) -> None:
+        if self._on_progress is None:
+            return
+        elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9) if self._start_ns else 0.0
+        records, fraction = sum(self._arrived.values()), None
+        if self._spec.records is not None:
+            fraction = min(1.0, records / (self._spec.records * self._spec.sources))
+        elif self._spec.seconds is not None:
+            fraction = min(1.0, elapsed_s / self._spec.seconds)
+        self._on_progress(Progress("netstack", self._phase, records, elapsed_s, fraction))

@@ -1,0 +1,244 @@
+"""The benchmark's invokables on daemons: source, relay and sink, with only public calls of netstack in between.
+
+Their conversation with the coordinator (operator events):
+
+    task         ready                                  the gate is open, or the partition exists
+    coordinator  go      start_ns, starts, spins        start of the run and of each group's source, in the task's clock
+    task         progress                               every 0.25 s at least
+    source       stopped records, stopped_ns, samples   the last record is written; then it waits until all is consumed
+    source,relay done                                   all of it has been consumed
+    sink         ended                                  every channel has ended
+    coordinator  finish  stop_ns, samples               when the first source stopped, emit times, in the sink's clock
+    task         returns its result
+
+Samples are pairs of int64 arrays, as bytes: indexes of records, and their emit times.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from netstack import ArrayReader, RecordReader, RecordWriter
+from netstack.cluster.task.invokable import InvokableTask
+from netstack.exchange.outbound.selector import ChannelSelector
+from netstack.network.handles import InputGate
+
+from ...arrivals import Int64s, warm_ns
+from ...arrow_input import kept
+from ...engines.netstack import emit_all, take_all, writer_of
+from ...generator import Source, span_records
+from ...histogram import Histogram
+from ...pacing import clock_ns
+from ...rows import RowSource
+from ...run_metrics import EARLY_NS
+from ..local.worker_io import DueRecords, warm_from_ns
+from .matrix import Matrix
+from .meter import Meter, reporting_progress
+from .spec import MeshSpec
+from .verify import GroupVerifier, RowGroupVerifier, SinkVerifier
+
+_SPREAD: Final = 2_654_435_761  # Knuth's: its multiples modulo small numbers have no pattern
+
+
+async def source(task: InvokableTask) -> dict[str, Any]:
+    """Writes until the run ends, then waits until everything has been consumed."""
+    spec = _spec_of(task)
+    (partition,) = task.partitions
+    io = SourceIo(spec)
+    writer = writer_of(spec, partition, io.source)
+    go = await _go(task)
+    start_ns = int(go["start_ns"])
+    io.begin(start_ns, spins=bool(go["spins"]))
+    meter = Meter(start_ns, lambda: io.sent_records, partition=partition)
+    async with reporting_progress(task, meter):
+        await emit_all(spec, io, writer)
+    waits = meter.sample()
+    congestion_control = task.environment.tcp_facts().get("congestion_control")  # before the connections close
+    task.send(
+        {
+            "event": "stopped",
+            "records": io.sent_records,
+            "stopped_ns": io.stopped_ns,
+            "samples": [values.tobytes() for values in io.samples()],
+        }
+    )
+    await writer.finish()
+    await writer.wait_consumed()
+    task.send({"event": "done"})
+    statistics = partition.statistics()
+    return {
+        "waits": waits,
+        "records": io.sent_records,
+        "expected": io.source.expected(io.sent_records),
+        "buffers": statistics.buffers,
+        "buffer_bytes": statistics.bytes,
+        "congestion_control": congestion_control,
+        **_host_facts(task, meter),
+    }
+
+
+async def relay(task: InvokableTask) -> dict[str, Any]:
+    """Returns the records of each source to the sink beside that source, in the same order."""
+    spec = _spec_of(task)
+    (partition,) = task.partitions
+    gate = await task.open_gate()
+    dialled = _dialled(task)
+    selector = BackSelector()
+    writer = RecordWriter(partition, selector=selector, buffer_timeout_s=spec.buffer_timeout_s)
+    start_ns = int((await _go(task))["start_ns"])
+    meter = Meter(start_ns, lambda: partition.engine.counters.records, partition=partition, gate=gate)
+    async with reporting_progress(task, meter):
+        if spec.emit == "batch" and spec.rows_file is None:
+            await _relay_arrays(spec, gate, selector, writer)
+        else:
+            await _relay_records(gate, selector, writer)
+    waits = meter.sample()
+    await writer.finish()
+    await writer.wait_consumed()
+    task.send({"event": "done"})
+    return {"waits": waits, **_host_facts(task, meter, dialled)}
+
+
+async def sink(task: InvokableTask) -> dict[str, Any]:
+    """Reads until every channel has ended, and verifies the records."""
+    spec = _spec_of(task)
+    matrix = Matrix(spec)
+    verifier = SinkVerifier(spec, spec.lanes, matrix.lane_bases(task.subtask))
+    hosts = [producer.host for producer in matrix.upstream()]
+    gate = await task.open_gate()
+    dialled = _dialled(task)
+    go = await _go(task)
+    start_ns = int(go["start_ns"])
+    for group, began_ns in zip(verifier.groups, go["starts"], strict=True):
+        group.begin(began_ns, warm_from_ns(spec, began_ns))
+    meter = Meter(start_ns, lambda: verifier.received_records, gate=gate)
+    async with reporting_progress(task, meter):
+        await take_all(spec, verifier, gate)
+    waits = meter.sample()
+    facts = _host_facts(task, meter, dialled)
+    verifier.finish()
+    statistics = gate.statistics()
+    task.send({"event": "ended", "records": verifier.received_records})
+    finish = await task.receive()
+    return {
+        "waits": waits,
+        "records": verifier.received_records,
+        "last_ns": max(group.arrivals.last_ns for group in verifier.groups),
+        "credits": sum(channel.announced_credit for channel in statistics.channels) if spec.credit else None,
+        "debloated_buffer_bytes": statistics.debloated_buffer_bytes,
+        "deliveries": [group.delivery().as_dict() for group in verifier.groups],
+        "pairs": _pairs(spec, verifier.groups, hosts, start_ns, finish),
+        **facts,
+    }
+
+
+class SourceIo(DueRecords):
+    """The records of a source that are due; samples are spread over all lanes."""
+
+    def __init__(self, spec: MeshSpec) -> None:
+        rows = spec.rows_file
+        source = Source(spec.record_bytes, span_records(spec)) if rows is None else RowSource(kept(rows), spec.lanes)
+        super().__init__(spec, source)
+        self._lanes = 1 if spec.emit == "arrow" else spec.lanes  # a columnar batch goes to one lane
+        self._spans = 0
+
+    def _offset(self, count: int) -> int:
+        self._spans += 1
+        return (self._spans * _SPREAD >> 16) % min(count, self._lanes)
+
+
+class BackSelector(ChannelSelector):
+    """Writes to the subpartition `target`: the number of the channel that the record was read from."""
+
+    target = 0
+
+    def select(self, record: Any) -> int:
+        """The target."""
+        return self.target
+
+    def select_batch(self, array: npt.NDArray[Any]) -> int:
+        """The target, for the whole array."""
+        return self.target
+
+
+async def _relay_arrays(spec: MeshSpec, gate: InputGate, selector: BackSelector, writer: RecordWriter) -> None:
+    reader = ArrayReader(gate, record_bytes=spec.record_bytes)
+    async for array in reader:
+        selector.target = reader.channel_index
+        await writer.emit_batch(array)
+
+
+async def _relay_records(gate: InputGate, selector: BackSelector, writer: RecordWriter) -> None:
+    reader = RecordReader(gate)
+    async for record in reader:
+        selector.target = reader.channel_index
+        try:
+            writer.emit_nowait(record)
+        except trio.WouldBlock:
+            await writer.emit(record)
+
+
+def _pairs(
+    spec: MeshSpec,
+    groups: Sequence[GroupVerifier | RowGroupVerifier],
+    hosts: Sequence[int],
+    start_ns: int,
+    finish: dict[str, Any],
+) -> list[dict[str, Any]]:
+    stop_ns = int(finish["stop_ns"])
+    pairs: dict[int, dict[str, Any]] = {}
+    latencies: dict[int, Histogram] = {}
+    for group, host, samples in zip(groups, hosts, finish["samples"], strict=True):
+        pair = pairs.setdefault(
+            host, {"host": host, "records": 0, "window_records_per_s": 0.0, "window_s": 0.0, "steady": True}
+        )
+        window = group.arrivals.window(start_ns, stop_ns, spec.warmup_s)
+        pair["records"] += group.received_records
+        pair["window_records_per_s"] += window.records_per_s
+        pair["window_s"] = max(pair["window_s"], window.seconds)
+        pair["steady"] = pair["steady"] and window.steady
+        latencies.setdefault(host, Histogram()).merge(_latency(spec, group, samples, start_ns, stop_ns))
+    return [{**pair, "latency": latencies[host].to_dict()} for host, pair in pairs.items()]
+
+
+def _latency(
+    spec: MeshSpec, group: GroupVerifier | RowGroupVerifier, samples: list[bytes], start_ns: int, stop_ns: int
+) -> Histogram:
+    if spec.rate_per_s is not None and spec.rows_file is None:
+        return group.latency
+    indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)
+    keys: Int64s = group.sample_keys(indexes)
+    return group.arrivals.sampled_latency(keys, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
+
+
+async def _go(task: InvokableTask) -> dict[str, Any]:
+    task.send({"event": "ready"})
+    message = await task.receive()
+    await trio.sleep(max(0, int(message["start_ns"]) - EARLY_NS - clock_ns()) / 1e9)
+    return message
+
+
+def _dialled(task: InvokableTask) -> list[str]:
+    """The addresses to which its process has connections; those of gates that have ended are closed."""
+    return [each.address for each in task.environment.statistics().dialled]
+
+
+def _host_facts(task: InvokableTask, meter: Meter, dialled: Sequence[str] = ()) -> dict[str, Any]:
+    statistics = task.environment.statistics()
+    return {
+        "pid": os.getpid(),
+        "cpu_s": meter.cpu_s(),
+        "dialled": list(dialled),
+        "bytes_sent": statistics.bytes_sent,
+        "bytes_received": statistics.bytes_received,
+    }
+
+
+def _spec_of(task: InvokableTask) -> MeshSpec:
+    return MeshSpec(**task.parameters["spec"])

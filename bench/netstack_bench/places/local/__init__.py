@@ -1,0 +1,1 @@
+"""A measurement in two processes of this machine. Begin with `runner`."""

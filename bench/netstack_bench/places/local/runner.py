@@ -1,0 +1,249 @@
+"""Runs one measurement: two worker processes, one start time, one document; optionally interleaved with peers.
+
+A worker that dies, sends nothing or makes no progress ends the measurement with an error that quotes its last words.
+Both workers are always killed and reaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from netstack.base.scratch import scratch_folder
+
+from ...arrivals import paced_window
+from ...emulation import emulation_cells
+from ...endpoints import prepare
+from ...engines import load_engine, peer_spec, uses_timeout
+from ...histogram import Histogram
+from ...host import host_facts, version
+from ...machine_load import busy_warnings
+from ...run_warnings import connection_warnings, pace_warnings, timeout_warnings
+from ...spec import DEFAULT_SECONDS, RunSpec
+from ...stopping import kept_at_interrupt
+from ...store import flatten
+from ...sweep import median_result
+from .pair import OnProgress as OnProgress, Progress as Progress, Summaries, lead
+from .processes import PhaseLimits, Workers
+
+if TYPE_CHECKING:
+    from ...engines.flink import FlinkSession
+
+OURS: Final = "netstack"
+_COMPARED: Final = (
+    "records_per_s",
+    "payload_mb_per_s",
+    "wire_mb_per_s",
+    "latency_us",
+    "cpu_s_per_gb",
+)
+
+
+def run_once(
+    spec: RunSpec,
+    *,
+    engine: str = OURS,
+    on_progress: OnProgress | None = None,
+    deadlines: PhaseLimits | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Measures netstack or a peer once and returns the result as JSON values (METHOD.md describes each key).
+
+    A run without a length lasts 3 s, or as long as the input's rows. `on_progress` is called a few times a second.
+    `environment` has additional environment variables of both processes, such as NETSTACK_PURE.
+
+    Raises:
+        MeasurementFailed: a worker died, sent nothing or stalled.
+        NetstackError: a worker reported an error: an input file, a setting, a missing package.
+    """
+    run = with_length(peer_spec(engine, spec))
+    with (
+        scratch_folder() as scratch,
+        Workers(engine, deadlines or PhaseLimits(), environment=environment) as workers,
+    ):
+        prepare(run, Path(scratch))
+        summaries = lead(
+            workers,
+            Path(scratch),
+            spec=run.as_dict(),
+            steps_per_s=_steps_per_s(run),
+            reads_input=run.input_path is not None,
+            fraction=partial(_fraction, run),
+            on_progress=on_progress,
+        )
+    return _result(run, engine, summaries)
+
+
+def run_with_peers(
+    spec: RunSpec,
+    peers: Sequence[str],
+    repeats: int,
+    *,
+    on_progress: OnProgress | None = None,
+) -> dict[str, Any]:
+    """Measures netstack and its peers in turn (A B A B ...), so that drift of the machine affects all alike.
+
+    Returns netstack's medians (`netstack_bench.sweep.median_result`), with `peer` (the same of the peer, by name if
+    there are several) and `ratio` (netstack's figure divided by the peer's; also within each peer's row). Ctrl-C keeps
+    the turns that are complete; `repeats` is their number. Errors are those of `run_once`.
+    """
+    for peer in peers:
+        peer_spec(peer, spec)  # raises if the peer does not support the settings
+        if peer != "flink":
+            load_engine(peer)  # raises if its package is missing
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in (OURS, *peers)}
+    with contextlib.ExitStack() as stack:
+        flink = stack.enter_context(_flink_session()) if "flink" in peers else None
+        with kept_at_interrupt(lambda: bool(results[OURS])):
+            for _ in range(repeats):
+                turn: dict[str, dict[str, Any]] = {}
+                for name in results:
+                    if name == "flink" and flink is not None:
+                        turn[name] = flink.run_once(spec, on_progress)
+                    else:
+                        turn[name] = run_once(spec, engine=name, on_progress=on_progress)
+                for name, measured in turn.items():
+                    results[name].append(measured)
+    row = median_result(results[OURS])
+    if flink is not None:
+        cells = emulation_cells(flatten(run) for name in (OURS, "flink") for run in results[name])
+        row["emulation"] = [cell.as_dict() for cell in cells]
+    rows = {peer: median_result(results[peer]) for peer in peers}
+    for peer_row in rows.values():
+        peer_row["ratio"] = ratios(row, peer_row)
+    if len(peers) == 1:
+        row["peer"], row["ratio"] = rows[peers[0]], rows[peers[0]]["ratio"]
+    else:
+        row["peer"], row["ratio"] = rows, {peer: peer_row["ratio"] for peer, peer_row in rows.items()}
+    return row
+
+
+def _flink_session() -> FlinkSession:
+    from ...engines.flink import FlinkSession
+
+    return FlinkSession()
+
+
+def with_length(spec: RunSpec) -> RunSpec:
+    """The settings with the default length if none is given and there is no input file."""
+    if spec.records is None and spec.seconds is None and spec.input_path is None:
+        return RunSpec.from_dict({**spec.as_dict(), "seconds": DEFAULT_SECONDS})
+    return spec
+
+
+def ratios(row: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
+    """Every compared figure of `row` divided by the peer's; None where either has none."""
+    quotients: dict[str, Any] = {}
+    for key in _COMPARED:
+        if isinstance(row[key], dict):
+            quotients[key] = {name: _ratio(value, peer[key].get(name)) for name, value in row[key].items()}
+        else:
+            quotients[key] = _ratio(row[key], peer[key])
+    return quotients
+
+
+def _steps_per_s(spec: RunSpec) -> float | None:
+    link = None if spec.link_bytes_per_s is None else spec.link_bytes_per_s / spec.record_bytes
+    rates = [rate for rate in (spec.rate_per_s, spec.consume_rate_per_s, link) if rate is not None]
+    at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives at once
+    return min(rates) / at_once if rates else None
+
+
+def _fraction(spec: RunSpec, records: int, elapsed_s: float) -> float | None:
+    if spec.records is not None:
+        return min(1.0, records / spec.records)
+    if spec.seconds is not None:
+        return min(1.0, max(0.0, elapsed_s / spec.seconds))
+    return None
+
+
+def _result(spec: RunSpec, engine: str, summaries: Summaries) -> dict[str, Any]:
+    producer, consumer, start_ns = summaries.producer, summaries.consumer, summaries.start_ns
+    window, records, payload_bytes = consumer["window"], consumer["records"], consumer["payload_bytes"]
+    if spec.rate_per_s is not None:
+        window = paced_window(spec.rate_per_s, records, start_ns, producer["stopped_ns"], consumer["last_ns"])
+    seconds = window["seconds"]
+    records_per_s = window["records"] / seconds if seconds > 0 else 0.0
+    payload_mb_per_s = records_per_s * (payload_bytes / records) / 1e6 if records else 0.0
+    wire_bytes = _either(producer, consumer, "wire_bytes")
+    gigabytes = payload_bytes / 1e9
+    latency = Histogram.from_dict(consumer["latency"])
+    sent_s = (producer["stopped_ns"] - start_ns) / 1e9
+    congestion_control = _either(producer, consumer, "congestion_control")
+    metrics = {"producer": producer["facts"]["metrics"], "consumer": consumer["facts"]["metrics"]}
+    timeline = _timeline(producer, consumer)
+    return {
+        "engine": engine,
+        "delivered": not consumer["problems"],
+        "verified": consumer["verified"],
+        "records": records,
+        "seconds": seconds,
+        "records_per_s": records_per_s,
+        "payload_mb_per_s": payload_mb_per_s,
+        "wire_mb_per_s": payload_mb_per_s * wire_bytes / payload_bytes if wire_bytes and payload_bytes else None,
+        "latency_us": latency.summary_us(),
+        "latency_kind": consumer["latency_kind"] if latency.count else None,
+        "latency_samples": latency.count,
+        "latency_histogram": latency.to_dict() if latency.count else None,
+        "cpu_s_per_gb": {
+            "producer": producer["cpu_s"] / gigabytes if gigabytes else None,
+            "consumer": consumer["cpu_s"] / gigabytes if gigabytes else None,
+        },
+        "memory_bytes": {"producer": producer["memory_bytes"], "consumer": consumer["memory_bytes"]},
+        "payload_bytes": payload_bytes,
+        "wire_bytes": wire_bytes,
+        "buffers": _either(producer, consumer, "buffers"),
+        "credits": _either(consumer, producer, "credits"),
+        "congestion_control": congestion_control,
+        "average_buffer_fill": _either(producer, consumer, "average_buffer_fill"),
+        "debloated_buffer_bytes": _either(consumer, producer, "debloated_buffer_bytes"),
+        "backpressured_ms_per_s": {
+            kind: _metric(metrics["producer"], f"netstack_output_{kind}_backpressured_ms_per_second")
+            for kind in ("soft", "hard")
+        },
+        "idle_ms_per_s": _metric(metrics["consumer"], "netstack_input_idle_ms_per_second"),
+        "checkpoints": producer["facts"]["checkpoints"],
+        "metrics": metrics,
+        "timeline": timeline,
+        "costs": [*(producer["facts"]["costs"] or ()), *(consumer["facts"]["costs"] or ())] or None,
+        "warnings": [
+            *(f"delivery: {problem}" for problem in consumer["problems"]),
+            *pace_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
+            *(timeout_warnings(spec, sent_s) if uses_timeout(engine) else ()),
+            *connection_warnings(spec, congestion_control),
+            *busy_warnings(timeline),
+            *producer["facts"]["warnings"],
+            *consumer["facts"]["warnings"],
+            *summaries.remarks,
+        ],
+        "settings": spec.as_dict(),
+        "host": {**host_facts(), "netstack_build": consumer["netstack_build"]},
+        "version": version(),
+    }
+
+
+def _timeline(producer: dict[str, Any], consumer: dict[str, Any]) -> list[dict[str, Any]] | None:
+    host = host_facts()["name"]
+    samples = [
+        {"host": host, "task": task, **sample}
+        for task, summary in (("producer", producer), ("consumer", consumer))
+        for sample in summary["facts"]["timeline"] or ()
+    ]
+    return sorted(samples, key=lambda sample: float(sample["t_s"])) or None
+
+
+def _either(first: dict[str, Any], second: dict[str, Any], name: str) -> Any:
+    value = first["facts"][name]
+    return second["facts"][name] if value is None else value
+
+
+def _metric(metrics: dict[str, float] | None, name: str) -> float | None:
+    return None if metrics is None else metrics[name]
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None

@@ -1,0 +1,170 @@
+"""Metrics of one side over a run: totals of counters, means of gauges, waits per second.
+
+- A side has one partition or one gate, so each metric is one number; metrics that a side does not have are left out.
+- Counters (`..._total`) cover the whole run, the longest wait too. Waits per second (`..._ms_per_second`) cover the
+  time between the start and the end of the side's work. Other gauges are means of samples: all queues are empty at the
+  end.
+- Sampling takes at most one per cent of the time, and a thousandth in runs at a rate, whose latencies it would affect.
+  The timeline consists of the same samples.
+- Samples are due at random moments, and a thread measures the time: the loop's own timers mostly fire together with
+  newly arrived data, so queues would look too long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias, final
+
+import trio
+
+from netstack import NetworkEnvironment
+from netstack.network.metrics.samples import as_dict
+
+from .machine_load import lost_s
+from .pacing import clock_ns
+
+PERIOD_S: Final = 0.1
+"""Time between samples of gauges, as long as sampling is cheap."""
+
+_COST: Final = 0.01
+_COST_AT_RATE: Final = 0.001
+EARLY_NS: Final = 2_000_000  # a trio sleep ends up to a millisecond late, and the first record is due at the start
+_PER_SECOND: Final = "_ms_per_second"
+_MOST_SAMPLES: Final = 240  # of a timeline; a longer run repeatedly drops every second one
+_SIDES: Final = ("output", "input")
+_WAITS: Final = {
+    "backpressured_ms_per_s": ("netstack_output_soft_backpressured", "netstack_output_hard_backpressured"),
+    "idle_ms_per_s": ("netstack_input_idle",),
+}
+
+_JITTER: Final = 0.1  # of the period: records may be paced by a divisor of it
+Pause: TypeAlias = Callable[[float], Awaitable[object]]
+_Seen: TypeAlias = tuple[float, dict[str, float], dict[str, float]]
+
+
+@final
+class Observation:
+    """One side's metrics over one run."""
+
+    def __init__(self, manager: NetworkEnvironment, *, is_paced: bool = False) -> None:
+        self._manager = manager
+        self._cost = _COST_AT_RATE if is_paced else _COST
+        self._sums: dict[str, float] = {}
+        self._samples = 0
+        self._began_s = manager.now()
+        self._before = self._read()
+        self._seen = [(0.0, self._before, lost_s())]
+        self._every = 1
+        self._at_stop: dict[str, float] = {}
+
+    async def sample(self, pause: Pause) -> None:
+        """Samples until cancelled, with `pause` in between."""
+        while True:
+            began = time.thread_time()
+            result = self._read()
+            for name, value in result.items():
+                self._sums[name] = self._sums.get(name, 0.0) + value
+            self._samples += 1
+            self._keep(result)
+            await pause(max(PERIOD_S, (time.thread_time() - began) / self._cost))
+
+    def stop(self) -> None:
+        """Ends the measured time of waits; called when the side's work is done."""
+        result = self._read()
+        elapsed_s = self._manager.now() - self._began_s
+        if len(self._seen) > 1 and elapsed_s - self._seen[-1][0] < PERIOD_S / 2:
+            self._seen.pop()  # too short for a rate: the last stretch becomes a little longer
+        if elapsed_s > self._seen[-1][0]:
+            self._seen.append((elapsed_s, dict(result), lost_s()))
+        for name, total_s in list(result.items()):
+            if name.endswith("_seconds_total"):
+                per_second = 1000 * (total_s - self._before[name]) / elapsed_s if elapsed_s > 0 else 0.0
+                result[name.removesuffix("_seconds_total") + _PER_SECOND] = per_second
+        both = [f"netstack_output_{kind}_backpressured{_PER_SECOND}" for kind in ("soft", "hard")]
+        if both[0] in result:
+            result[f"netstack_output_backpressured{_PER_SECOND}"] = sum(result[name] for name in both)
+        for name in result:
+            if self._samples and not name.endswith(("_total", _PER_SECOND, "_longest_seconds")):
+                result[name] = self._sums.get(name, 0.0) / self._samples
+        self._at_stop = result
+
+    def result(self) -> dict[str, float]:
+        """Every metric, after `stop`; counters have their current values."""
+        now = self._read()
+        counts = {name: value for name, value in now.items() if name.endswith("_total") and "_seconds_" not in name}
+        return {**self._at_stop, **counts}
+
+    def timeline(self) -> list[dict[str, float]]:
+        """The course of the run, after `stop`: a sample of each stretch of about `PERIOD_S`, a few hundred at most.
+
+        Each has `t_s` (its end, seconds from the start), `records` (so far), `pool_usage` (at its end, a ratio) and
+        `backpressured_ms_per_s` (of a writing side) or `idle_ms_per_s` and `busy_ms_per_s` (of a reading side), and the
+        figures of `netstack_bench.machine_load`.
+        """
+        return [_stretch(before, after) for before, after in itertools.pairwise(self._seen)]
+
+    def _keep(self, metrics: dict[str, float]) -> None:
+        elapsed_s = self._manager.now() - self._began_s
+        if elapsed_s - self._seen[-1][0] >= (self._every - 0.5) * PERIOD_S:
+            self._seen.append((elapsed_s, metrics, lost_s()))
+        if len(self._seen) > _MOST_SAMPLES:
+            self._seen = self._seen[::2]
+            self._every *= 2
+
+    def _read(self) -> dict[str, float]:
+        result: dict[str, float] = {}
+        for name, value in as_dict(self._manager.statistics()).items():
+            if isinstance(value, dict):
+                result.update(zip([name], value.values(), strict=False))
+            else:
+                result[name] = value
+        return result
+
+
+def _stretch(before: _Seen, after: _Seen) -> dict[str, float]:
+    (began_s, old, lost), (ended_s, new, lost_more) = before, after
+    sample = {"t_s": round(ended_s, 4)}
+    for side in _SIDES:
+        if f"netstack_{side}_records_total" in new:
+            sample["records"] = new[f"netstack_{side}_records_total"]
+            sample["pool_usage"] = round(new[f"netstack_{side}_pool_usage_ratio"], 4)
+    for name, waits in _WAITS.items():
+        if f"{waits[0]}_seconds_total" in new:
+            waited_s = sum(new[f"{wait}_seconds_total"] - old.get(f"{wait}_seconds_total", 0.0) for wait in waits)
+            sample[name] = round(min(1000.0, 1000 * waited_s / (ended_s - began_s)), 2)
+    if "idle_ms_per_s" in sample:
+        waited = sample["idle_ms_per_s"] + sample.get("backpressured_ms_per_s", 0.0)
+        sample["busy_ms_per_s"] = round(max(0.0, 1000 - waited), 2)
+    for name in lost.keys() & lost_more.keys():
+        sample[name] = round(max(0.0, 1000 * (lost_more[name] - lost[name]) / (ended_s - began_s)), 2)
+    return sample
+
+
+async def pause_aside(seconds: float) -> None:
+    """Waits for about this long in a thread, independently of what wakes the loop.
+
+    Cancellation: at once; the thread ends by itself.
+    """
+    length_s = seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
+    await trio.to_thread.run_sync(time.sleep, length_s, abandon_on_cancel=True)
+
+
+@asynccontextmanager
+async def observing(
+    manager: NetworkEnvironment, start_ns: int, pause: Pause = pause_aside, *, is_paced: bool = False
+) -> AsyncIterator[Observation]:
+    """Observes the block, which is entered shortly before the start of the run.
+
+    `is_paced` makes samples rarer, because latencies are measured.
+    """
+    await trio.sleep(max(0, start_ns - EARLY_NS - clock_ns()) / 1e9)
+    observation = Observation(manager, is_paced=is_paced)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(observation.sample, pause)
+        yield observation
+        observation.stop()
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,76 @@
+"""The functions that make runs, as one object that tests replace. Late imports keep `--help` fast."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from netstack.base.errors import ConfigError
+
+from .places.hosts.spec import MeshSpec, split_hosts
+from .places.local.pair import OnProgress
+from .spec import RunSpec
+
+RunOnce = Callable[..., Mapping[str, Any]]
+"""Makes one run from its settings, and returns its document."""
+
+
+class Runners:
+    """Makes runs."""
+
+    def over(self, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, RunOnce]:
+        """Takes `hosts`, `secret_file` and `relay` out of the settings of a command.
+
+        Returns:
+            The settings of the mesh (None for two processes of this machine), and the function that makes a run.
+
+        Raises:
+            ConfigError: one of the others was given without hosts.
+        """
+        hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
+        if hosts is not None:
+            more = {"hosts": split_hosts(hosts), "relay": relay}
+            return more, functools.partial(self.run_over_hosts, secret_file=secret_file)
+        for flag, is_given in (("--relay", relay), ("--secret-file", secret_file is not None)):
+            if is_given:
+                raise ConfigError(f"{flag} goes with --hosts; name the hosts too")
+        return None, self.run_once
+
+    def run_once(self, spec: RunSpec, /, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
+        """One run of netstack."""
+        from .places.local.runner import run_once
+
+        return run_once(spec, on_progress=on_progress)
+
+    def run_with_peers(
+        self, spec: RunSpec, peers: list[str], repeats: int, on_progress: OnProgress | None = None
+    ) -> Mapping[str, Any]:
+        """Runs of netstack and its peers, interleaved."""
+        from .places.local.runner import run_with_peers
+
+        return run_with_peers(spec, peers, repeats, on_progress=on_progress)
+
+    @contextmanager
+    def flink(self) -> Iterator[Callable[[RunSpec], Mapping[str, Any]]]:
+        """The function that makes a run on a real Flink, while the block runs."""
+        from .engines.flink import FlinkSession
+
+        with FlinkSession() as session:
+            yield session.run_once
+
+    def run_over_hosts(
+        self, spec: MeshSpec, /, on_progress: OnProgress | None = None, *, secret_file: Path | None = None
+    ) -> Mapping[str, Any]:
+        """One run over daemons."""
+        from .places.hosts.coordinator import run_over_hosts
+
+        return run_over_hosts(spec, secret_file=secret_file, on_progress=on_progress)
+
+    def check_spark(self) -> None:
+        """Checks that Spark can run here. Raises ConfigError if it cannot; the text names what is missing."""
+        from netstack.spark.session import check_spark
+
+        check_spark()

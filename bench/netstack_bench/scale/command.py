@@ -1,0 +1,193 @@
+"""The command `netstack-bench scale`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from netstack.base.config import KIB, MIB
+from netstack.base.errors import ConfigError, NetstackError
+from netstack.base.units import format_count, format_latency, three_digits
+from netstack.cli.values import COUNT, SECONDS
+
+from .. import console
+from ..experiment import with_facts
+from ..flags import flag, flag_of, flags, json_flag, list_flag
+from ..places.hosts.coordinator import run_over_hosts
+from ..places.hosts.result import of_all_channels
+from ..places.hosts.spec import MeshSpec
+from ..places.hosts.taskmanagers import local_taskmanagers
+from ..places.local.runner import run_once
+from ..spec import Emit, RunSpec, Settings, refuse_below
+from ..stopping import kept_at_interrupt
+
+CHANNELS: Final = (1, 10, 100, 1_000, 10_000)
+CONNECTIONS: Final = (1, 2, 8, 16, 64)
+TASKMANAGERS: Final = (2, 4, 8)
+PARALLELISM: Final = (4, 8)
+EMITS: Final[tuple[Emit, ...]] = ("record", "batch")
+AXES: Final = ("channels", "connections", "taskmanagers")
+_VALUES: Final[dict[str, tuple[int, ...]]] = dict(zip(AXES, (CHANNELS, CONNECTIONS, TASKMANAGERS), strict=True))
+
+SEGMENT_BYTES: Final = 4 * KIB
+"""Of channels and connections: 10,000 channels of 3 buffers each then take 120 MiB."""
+
+MANY: Final = 10_000
+MANY_TIMES_LONGER: Final = 4
+"""10,000 channels take as long to open and close as a short run, and the first record of each takes a buffer."""
+
+OnStep = Callable[[str], None]
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleSpec(Settings):
+    """The settings of the command; `most` limits the number of channels, connections and TaskManagers."""
+
+    axes: tuple[str, ...] = AXES
+    most: int | None = None
+    emits: tuple[Emit, ...] = EMITS
+    seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ConfigError(f"--seconds {self.seconds:g}: give more than 0")
+        refuse_below(("--most", self.most, 1))
+        if self.most is not None and not any(self.points(_VALUES[axis]) for axis in self.axes):
+            least = min(_VALUES[axis][0] for axis in self.axes)
+            raise ConfigError(f"--most {self.most} with --axis {', '.join(self.axes)}: the minimum is {least}")
+
+    def points(self, values: Sequence[int]) -> list[int]:
+        """The values within `most`."""
+        return [value for value in values if self.most is None or value <= self.most]
+
+
+def measure(spec: ScaleSpec, on_step: OnStep) -> dict[str, Any]:
+    """Measures every point once and returns the document; a point that fails is a row with its error."""
+    rows_by_axis: dict[str, Rows] = {axis: [] for axis in spec.axes}
+    points = [(axis, emit, settings) for axis in spec.axes for emit in spec.emits for settings in _points(spec, axis)]
+    with kept_at_interrupt(lambda: any(rows_by_axis.values())) as stopped:
+        for axis, emit, settings in points:
+            on_step(f"{axis}, by {emit}: {', '.join(f'{name} {value}' for name, value in settings.items())}")
+            row: dict[str, Any] = {"emit": emit, **settings}
+            try:
+                row |= _all_to_all(spec, emit, **settings) if axis == "taskmanagers" else _pair(spec, emit, settings)
+            except NetstackError as error:
+                row |= {"error": str(error), "delivered": False}
+            rows_by_axis[axis].append(row)
+    delivered = all(row["delivered"] for rows in rows_by_axis.values() for row in rows)
+    return with_facts(spec, {**rows_by_axis, "delivered": delivered, "stopped": stopped.by})
+
+
+def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:
+    if axis == "channels":
+        return [{"channels": count} for count in spec.points(CHANNELS)]
+    if axis == "connections":
+        # The same number of channels at every point; only the channels per connection differ.
+        return [{"connections": count, "channels": CONNECTIONS[-1]} for count in spec.points(CONNECTIONS)]
+    return [
+        {"taskmanagers": count, "parallelism": parallelism}
+        for parallelism in PARALLELISM
+        for count in spec.points(TASKMANAGERS)
+    ]
+
+
+def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, Any]) -> dict[str, Any]:
+    run = RunSpec(
+        emit=emit,
+        seconds=spec.seconds * (MANY_TIMES_LONGER if settings["channels"] >= MANY else 1),
+        segment_size_bytes=SEGMENT_BYTES,
+        verify="sample" if emit == "batch" else "all",
+        **settings,
+    )
+    result = run_once(run)
+    cpu_s = sum(each or 0.0 for each in result["cpu_s_per_gb"].values()) * result["payload_bytes"] / 1e9
+    memory = result["memory_bytes"]
+    return _row(result, cpu_s, {"producer": memory["producer"], "consumer": memory["consumer"]})
+
+
+def _all_to_all(spec: ScaleSpec, emit: Emit, *, taskmanagers: int, parallelism: int) -> dict[str, Any]:
+    with local_taskmanagers(taskmanagers, slots=2 * parallelism, memory_bytes=64 * MIB) as running:
+        hosts = running.hosts(parallelism)
+        before, began = running.used(), time.monotonic()
+        result = of_all_channels(run_over_hosts(MeshSpec(emit=emit, seconds=spec.seconds, hosts=hosts)))
+        used = running.used()
+        elapsed_s = time.monotonic() - began
+    row = _row(result, used.cpu_s - before.cpu_s, {"each": used.memory_bytes // taskmanagers})
+    return {**row, "channels": parallelism * parallelism, "elapsed_s": elapsed_s}
+
+
+def _row(result: Mapping[str, Any], cpu_s: float, memory_bytes: Mapping[str, int]) -> dict[str, Any]:
+    records = result["records"]
+    return {
+        "records_per_s": result["records_per_s"],
+        "cpu_us_per_thousand": cpu_s * 1e9 / records if records else None,
+        "memory_bytes": dict(memory_bytes),
+        "latency_p50_us": result["latency_us"]["p50"],
+        "delivered": result["delivered"] is True,
+    }
+
+
+_DEFAULT = ScaleSpec()
+_TITLES = {
+    "channels": f"channels on one connection, buffers of {SEGMENT_BYTES // 1024} KiB",
+    "connections": f"connections between two processes, buffers of {SEGMENT_BYTES // 1024} KiB",
+    "taskmanagers": "all-to-all among TaskManagers that are processes of this machine",
+}
+_COUNTS = ("taskmanagers", "parallelism", "connections", "channels")
+
+
+@click.command(short_help="More channels, connections, TaskManagers: rate, CPU and memory of each.")
+@flags(
+    list_flag("--axis", AXES, "What to increase; by default all.", "axes"),
+    flag("--most", COUNT, "Limit of channels, connections and TaskManagers."),
+    list_flag("--emit", EMITS, "How records are emitted; by default both.", "emits"),
+    flag_of(_DEFAULT, "--seconds", SECONDS, "Length of each run."),
+    json_flag,
+)
+def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], seconds: float, as_json: bool) -> int:
+    """Sends records of 8 bytes at full speed over increasing numbers of channels, connections and TaskManagers.
+
+    CPU is that of all processes together. Memory is the peak of each process, interpreter included; for TaskManagers
+    the mean at the end. The default takes about two minutes.
+
+    Exit code 1 if a record did not arrive completely, in order and exactly once, or a point could not be measured.
+    """
+    spec = ScaleSpec(axes=axes or AXES, most=most, emits=emits or EMITS, seconds=seconds)
+    errors = console.err()
+    result = measure(spec, lambda text: errors.print(text, soft_wrap=True))
+    code = console.finish(result, as_json, print_scale)
+    for axis in spec.axes:
+        for row in result[axis]:
+            if not row["delivered"]:
+                errors.print(f"[red]not delivered:[/] {axis} {escape(str(row))}", soft_wrap=True)
+    return code
+
+
+def print_scale(result: Mapping[str, Any], out: Console) -> None:
+    """Prints a table for each axis."""
+    for axis in (axis for axis in AXES if result.get(axis)):
+        rows = result[axis]
+        counts = [name for name in _COUNTS if name in rows[0]]
+        memories = list(dict.fromkeys(name for row in rows for name in row.get("memory_bytes", {})))
+        heads = (*counts, "records/s", "CPU us/1,000", "p50", *(f"MB {name}" for name in memories))
+        table = console.table(("by",), heads, title=_TITLES[axis])
+        for row in rows:
+            parts = [str(row["emit"]), *(f"{row[name]:,}" if name in row else "" for name in counts)]
+            if "error" in row:
+                table.add_row(*parts, "[red]failed[/]")
+                continue
+            table.add_row(
+                *parts,
+                format_count(row["records_per_s"]),
+                three_digits(row["cpu_us_per_thousand"] or 0.0),
+                "" if row["latency_p50_us"] is None else format_latency(row["latency_p50_us"]),
+                *(three_digits(row["memory_bytes"][name] / 1e6) for name in memories),
+            )
+        out.print(table)

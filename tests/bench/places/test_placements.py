@@ -1,0 +1,184 @@
+"""Where a sweep is measured: what every combination of flags leads to."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from netstack.base.errors import ConfigError
+from netstack_bench.grid import Grid, with_rows
+from netstack_bench.places.hosts.spec import MeshSpec
+from netstack_bench.places.placements import HostsPlace, LocalPlace, SparkPlace, place_of
+from netstack_bench.places.spark.spec import SparkSpec
+from netstack_bench.runners import Runners
+from netstack_bench.spec import RunSpec
+
+DEFAULTS: dict[str, Any] = {
+    "engine": "auto",
+    "hosts": None,
+    "secret_file": None,
+    "relay": False,
+    "one_way": False,
+    "master": None,
+    "nodes": None,
+    "parallelism": 1,
+    "warehouse": None,
+    "shared_hosts": False,
+    "node_ports": None,
+    "executors_timeout_s": 60.0,
+    "tables_timeout_s": 90.0,
+    "peers": (),
+}
+
+
+class WithSpark(Runners):
+    """Where Spark can run."""
+
+    def check_spark(self) -> None:
+        """It can."""
+
+
+class WithoutSpark(Runners):
+    """Where it cannot."""
+
+    def check_spark(self) -> None:
+        """It cannot."""
+        raise ConfigError("there is no Java")
+
+
+def choose(runners: Runners, **flags: Any) -> tuple[Any, str]:
+    said = io.StringIO()
+    place = place_of(runners, {**DEFAULTS, **flags}, Console(file=said, width=200))
+    return place, said.getvalue()
+
+
+def test_flink_is_measured_beside_two_processes_and_nowhere_else() -> None:
+    place, _ = choose(WithSpark(), peers=("flink",))
+    assert isinstance(place, LocalPlace)
+    assert place.beside_flink
+    with pytest.raises(ConfigError, match="--peer flink is measured beside two processes"):
+        choose(WithSpark(), peers=("flink",), engine="spark")
+
+
+def test_auto_is_sparks_local_mode() -> None:
+    place, said = choose(WithSpark())
+    assert isinstance(place, SparkPlace)
+    assert place.settings["master"] == "local[2]"
+    assert said == ""
+    (run, *_) = place.on(Grid()).plan()
+    assert isinstance(run.spec, SparkSpec)
+    assert place.start_s > 5
+
+
+def test_two_processes_step_in_where_spark_cannot_run_and_it_is_said() -> None:
+    place, said = choose(WithoutSpark())
+    assert isinstance(place, LocalPlace)
+    assert said == "measuring with --engine local, two processes without Spark: there is no Java\n"
+    assert place.start_s == 0
+
+
+def test_two_processes_step_in_for_what_nodes_cannot_do() -> None:
+    place, said = choose(WithSpark(), transport="unix")
+    assert isinstance(place, LocalPlace)
+    assert "--transport unix with --engine spark" in said
+    place, said = choose(WithSpark(), round_trips_s=(0.0, 0.01))
+    assert isinstance(place, LocalPlace)
+    assert "--round-trip" in said
+
+
+def test_a_grid_that_no_place_can_do_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--channels 0"):
+        choose(WithSpark(), channels=(0,))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"master": "local[2]"},
+        {"nodes": 2},
+        {"relay": True},
+        {"warehouse": "w"},
+        {"parallelism": 2},
+        {"one_way": True},
+        {"shared_hosts": True},
+        {"node_ports": (7000, 7001)},
+    ],
+)
+def test_nothing_steps_in_for_what_only_spark_does(flags: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="there is no Java"):
+        choose(WithoutSpark(), **flags)
+    (name,) = flags
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} goes with --engine spark"):
+        choose(WithSpark(), engine="local", **flags)
+    if name != "relay":  # which daemons do too
+        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} goes with --engine spark, not with --hosts"):
+            choose(WithSpark(), hosts="10.0.0.1:6121", **flags)
+
+
+def test_spark_is_not_replaced_when_it_was_asked_for() -> None:
+    with pytest.raises(ConfigError, match="there is no Java"):
+        choose(WithoutSpark(), engine="spark")
+    place, _ = choose(WithSpark(), engine="spark", transport="unix")
+    with pytest.raises(ConfigError, match="--transport unix with --engine spark"):
+        place.on(Grid.of({"transport": "unix"})).plan()
+
+
+def test_two_processes_need_no_spark() -> None:
+    place, said = choose(WithoutSpark(), engine="local")
+    assert isinstance(place, LocalPlace)
+    assert said == ""
+
+
+def test_hosts_are_daemons() -> None:
+    for engine in ("auto", "hosts"):
+        place, _ = choose(WithoutSpark(), engine=engine, hosts="10.0.0.1:6121,10.0.0.2:6121", relay=True)
+        assert isinstance(place, HostsPlace)
+        (run, *_) = place.on(Grid()).plan()
+        assert isinstance(run.spec, MeshSpec)
+        assert run.spec.relay
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"engine": "hosts"}, "name the hosts too"),
+        ({"secret_file": Path("s")}, "name the hosts too"),
+        ({"engine": "spark", "hosts": "10.0.0.1:6121"}, "--hosts with --engine spark"),
+        ({"engine": "local", "hosts": "10.0.0.1:6121"}, "--hosts with --engine local"),
+        ({"master": "local"}, r"give local\[N\]"),
+        ({"master": "local[2]", "nodes": 5}, r"--master local\[5\]"),
+    ],
+)
+def test_flags_that_do_not_go_together(flags: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        choose(WithSpark(), **flags)
+
+
+def test_announced_times_are_those_of_each_engine() -> None:
+    (local, *_), (spark, *_), (hosts, *_) = (
+        place.on(Grid()).plan()
+        for place in (
+            choose(WithSpark(), engine="local")[0],
+            choose(WithSpark())[0],
+            choose(WithSpark(), hosts="10.0.0.1:6121")[0],
+        )
+    )
+    assert hosts.expected_s < local.expected_s < spark.expected_s
+
+
+def test_a_sweep_over_rows_tells_how_large_they_were(tmp_path: Path) -> None:
+    class Rows:
+        def run_once(self, spec: RunSpec) -> dict[str, Any]:
+            return {"settings": spec.as_dict()}
+
+    place: Any = LocalPlace(Rows())  # type: ignore[arg-type]
+    (tmp_path / "clicks.csv").write_text("id,user\n1,abcdef\n2,xy\n")
+    spec = RunSpec(input_path=str(tmp_path / "clicks.csv"))
+    with place.open(spec, None, None, None) as (once, _):
+        assert once(spec)["settings"]["record_bytes"] == 6
+    with pytest.raises(ConfigError, match="there is no such file here; a table or a URL goes with --engine spark"):
+        place.on(with_rows(Grid(), "clicks", None))
