@@ -49,7 +49,7 @@ mutants: .venv/.installed-dev
 	$(BIN)/python tools/mutants.py $(ARGS)
 
 # What touches the data path, on its compiled build; `make test` runs all of it in Python where nothing was compiled.
-CORE_TESTS := $(addprefix tests/netstack/,buffer record outbound inbound wire runtime shuffle testing) tests/spec \
+CORE_TESTS := $(addprefix tests/netstack/,exchange network testing) tests/spec \
 	tests/packaging/test_build.py tests/netstack/spark/test_ship.py tests/bench/places/local/test_runner.py tests/bench/places/local/test_pair.py $(wildcard tests/system/test_hostile_*.py) \
 	tests/system/test_two_processes.py $(addprefix tests/laws/test_,builder.py builds.py cancellation.py cells.py chunks.py credit.py \
 	debloating.py emit_batch.py flink_hostile.py flink_replay.py flink_vectors.py pools.py record_framing.py soak.py subpartition.py)
@@ -74,7 +74,7 @@ format: .venv/.installed-dev
 
 coverage: .venv/.installed-dev
 	@$(PIP_INSTALL) --group coverage
-	@NETSTACK_PURE=1 COVERAGE_FILE=build/.coverage $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not long" --cov=netstack --cov-branch \
+	@NETSTACK_PURE=1 COVERAGE_FILE=build/.coverage $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not long" --cov=netstack --cov=netstack_transports --cov=netstack_bench --cov-branch \
 		--cov-report=json:build/coverage.json $(PYTEST_ARGS); code=$$?; $(BIN)/python tools/coverage_by_package.py build/coverage.json; exit $$code
 
 wheels: .venv/.installed-release
@@ -94,7 +94,7 @@ clean:
 	@touch $@
 
 # Compiles nothing when what is there is that of the sources, and leaves Python where there is no C compiler.
-.venv/.compiled: .venv/.installed $(wildcard netstack/*.py netstack/*/*.py netstack/*/*.c) tools/compile_core.py
+.venv/.compiled: .venv/.installed $(wildcard netstack/*/*.py netstack/*/*/*.py netstack/*/*/*.c) tools/compile_core.py
 	@$(PIP_INSTALL) --group compile
 	@$(BIN)/python tools/compile_core.py
 	@touch $@

@@ -11,8 +11,11 @@ from typing import Any
 
 from .base import build as build  # first: it decides whether the data path is loaded as machine code
 from .base.lazy_names import homes, lazy_names
+from .base.old_paths import install
 from .base.renamed import warn_renamed
 from .base.version import __version__ as __version__
+
+install()
 
 _public = lazy_names(__name__)
 

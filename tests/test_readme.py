@@ -139,7 +139,7 @@ def test_the_readme_is_short() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [*ROOT.glob("*.md"), *(ROOT / "netstack").rglob("*.md"), *PAGES.rglob("*.md")],
+    [*ROOT.glob("*.md"), *(ROOT / "netstack").rglob("*.md"), *(ROOT / "bench").rglob("*.md"), *PAGES.rglob("*.md")],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_links_lead_to_files_of_the_checkout(page: Path) -> None:

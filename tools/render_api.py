@@ -23,9 +23,7 @@ from import_packages import ROOT, search_path
 
 PAGES: Final = ROOT / "tools/docs/pages/reference"
 STORED: Final = ROOT / "tests/data/api.txt"
-UNREAD: Final = frozenset(
-    ("bench", "cli", "control", "examples", "shuffle", "spark", "taskmanager", "testing", "transports", "web", "wire")
-)
+UNREAD: Final = frozenset(("cli", "examples", "spark", "testing"))
 """Packages that no page shows anything of: to read them would take twice as long."""
 INTERNAL: Final = frozenset(("netstack.network.waiting.parking.Parking",))
 """Types of keyword arguments that `netstack.blocking` and `netstack.aio` give, and users do not."""

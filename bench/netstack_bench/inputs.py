@@ -51,7 +51,9 @@ class Rows:
     records: list[bytes]  # empty when there are batches
     keys: list[Any] | None  # of each row, with a key column
     batches: list[pa.RecordBatch] | None  # for `--emit arrow`
-    hashes: npt.NDArray[np.int32] | None = None  # of the keys (`keygroups.stable_hash`), in packed files (`packed`)
+    hashes: npt.NDArray[np.int32] | None = (
+        None  # of the keys (`keygroups.stable_hash`), in packed files (`arrow_input`)
+    )
 
     @property
     def count(self) -> int:

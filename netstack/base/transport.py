@@ -1,6 +1,6 @@
 """The interface of transports, and their registry by URL scheme.
 
-Takes: URLs. Gives: `ByteStream`s and `Listener`s to `runtime`.
+Takes: URLs. Gives: `ByteStream`s and `Listener`s to `network`.
 
 The caller drives a stream by trying: `try_send` and `try_receive_into` never wait; `wait_writable` and `wait_readable`
 do. So the caller chooses what to send at the moment the stream has room: nothing accumulates in an outbox, and a

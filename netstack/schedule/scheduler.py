@@ -5,7 +5,7 @@ Rules:
   So a test can run a job on a thousand simulated TaskManagers.
 - Late input is recognised: a report by its attempt, everything that waits by the version of its subtasks.
 - No step is long: work on many subtasks is cut and continues with `Proceed` after the queued events.
-- `progress` is the failure-free part, `recovery` handles failures; `Scheduler` dispatches events to them.
+- `deployer` is the failure-free part, `recovery` handles failures; `Scheduler` dispatches events to them.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ and back, and the stage needs a slot for each of its partitions at once.
 
 Rules: nothing runs before an action, but for the count of the slots by Spark Connect, and every action runs the
 exchange again, like any DataFrame. After the barrier stage Spark shuffles the rows, each into its own partition
-(`boundary`): then every action works, and Spark repeats the stage when an executor was lost. With `boundary=False` rows
-are never stored: they pass from task to task while the stage runs, as many at a time as the network buffers hold.
+(`end_stage`): then every action works, and Spark repeats the stage when an executor was lost. With `boundary=False`
+rows are never stored: they pass from task to task while the stage runs, as many at a time as the network buffers hold.
 """
 
 from __future__ import annotations

@@ -51,11 +51,11 @@ def test_the_data_path_loads_no_jobs_and_no_scheduler() -> None:
 import sys, netstack
 loaded = {name for name in sys.modules if name.startswith("netstack.")}
 assert loaded == {"netstack.base"} | {
-    f"netstack.base.{each}" for each in ("build", "compiled", "lazy_names", "renamed", "version")
+    f"netstack.base.{each}" for each in ("build", "compiled", "lazy_names", "old_paths", "renamed", "version")
 }, loaded
 assert not {"trio", "numpy"} & set(sys.modules)
 netstack.open_network, netstack.RecordWriter, netstack.RecordReader
-rooms = ("netstack.schedule", "netstack.jobmanager", "netstack.schedule.checkpoint")
+rooms = ("netstack.schedule", "netstack.cluster")
 heavy = {name for name in sys.modules if name.startswith(rooms)}
 assert not heavy, heavy
 """

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from tool_modules import load_tool
 
+from netstack.base.own_packages import OWN_PACKAGES
+
 EMBED = """
 import trio, netstack
 
@@ -83,7 +85,20 @@ def test_the_wheel_of_a_release_brings_all_and_works_beside_such_folders(neighbo
     wheel = tool.build_wheel(archive, place, sys.executable if can_compile else None)
     assert ("-manylinux" in wheel.name) == can_compile
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"netstack"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {*OWN_PACKAGES}
+    ours = load_tool("import_packages")
+    tracked = subprocess.run(
+        ["git", "ls-files", *map(str, ours.PACKAGES)], cwd=ours.ROOT, capture_output=True, text=True, check=True
+    )
+    moved = {str(package): package.name for package in ours.PACKAGES}
+    wanted = {
+        f"{name}{file.removeprefix(folder)}"
+        for file in tracked.stdout.splitlines()
+        for folder, name in moved.items()
+        if file.startswith(f"{folder}/")
+    }
+    assert len(wanted) > 600
+    assert wanted <= {*names}, "the source archive or the wheel leaves files out"
     share = {
         name.partition("/share/netstack/")[2].partition("/")[0]
         for name in names

@@ -99,7 +99,7 @@ class Spans(Protocol):
 
 
 class Taker(Protocol):
-    """Verifies a delivery (`sink.Verifier`); the verifier of generated records has `feed_array` too."""
+    """Verifies a delivery (`verifier.Verifier`); the verifier of generated records has `feed_array` too."""
 
     def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None, /) -> None:
         """Takes records of one channel."""

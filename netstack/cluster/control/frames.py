@@ -3,10 +3,10 @@
 Takes: lists of plain data. Gives: the same lists at the other end, in order.
 
 A frame is the length of the body (u32, big-endian) and a msgpack list. Nothing is pickled. The connection ends when a
-document is not a list, is nested too deeply or has too many parts (`documents`), or when a length exceeds the limit.
-`send` never waits; `run` writes. A peer that reads too slowly is disconnected when `MAX_UNSENT_BYTES` are unsent, so
-callers that send much call `wait_room`. `receive` is a checkpoint, so a flood of small documents does not starve other
-tasks; where many peers connect, the busiest ones share a quarter of the event loop (`LoopShare`).
+document is not a list, is nested too deeply or has too many parts (`bounded_msgpack`), or when a length exceeds the
+limit. `send` never waits; `run` writes. A peer that reads too slowly is disconnected when `MAX_UNSENT_BYTES` are
+unsent, so callers that send much call `wait_room`. `receive` is a checkpoint, so a flood of small documents does not
+starve other tasks; where many peers connect, the busiest ones share a quarter of the event loop (`LoopShare`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The requests of clients to a JobManager.
 
 Takes: documents of requests. Gives: documents of answers, or an error whose text the client receives
-(`control_port.answer_questions`).
+(`control.port.answer_questions`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The main function of a slot process: a TaskManager with one slot, controlled by its supervisor over a socket.
 
-Takes: settings of the whole TaskManager, and the descriptors from `slot_processes`. Gives: an exit code.
+Takes: settings of the whole TaskManager, and the descriptors from `slot_pool`. Gives: an exit code.
 
 User code may do anything to the process (exit, crash, use memory, never return); the supervisor detects it from
 outside. Two means support this: a clock in shared memory that the event loop updates (`HEARTBEAT_S`), and the Python

@@ -2,7 +2,7 @@
 
 Takes: single records; received elements. Gives: framed bytes in memory; awaitables of elements.
 
-This is the reference. `cells.c` implements the same and replaces it where the data path is compiled
+This is the reference. `fast_path.c` implements the same and replaces it where the data path is compiled
 (`netstack.build`); a record then costs a fifth. `tests/laws/test_cells.py` compares the two.
 """
 

@@ -8,8 +8,8 @@ Rules (measured; see bench/ and DESIGN.md, "Try first"):
   tasks handle the rest: a full socket, and data that arrives while nobody reads.
 - No exception of the stream, of the peer or of our own handling reaches the caller: the pump closes, and channels and
   partitions are notified. A failure caused by one peer affects only that peer.
-- A peer that causes work without end queues with others like it (`turns`). The size of a read follows from the number
-  of control frames in the previous reads.
+- A peer that causes work without end queues with others like it (`fair_share`). The size of a read follows from the
+  number of control frames in the previous reads.
 - A producer may have sent everything and closed while we still announce credit: if a consumer's write fails, only its
   writing ends, and arrived data is read first.
 """
@@ -199,7 +199,7 @@ class Pump:
             self.write_now()
 
     def read_now(self, reads: int = 1, until: float | None = None) -> int:
-        """Reads arrived data, with at most `reads` system calls; none begins after `until`, by the clock of `turns`.
+        """Reads arrived data, with at most `reads` system calls; none begins after `until` (`fair_share`'s clock).
 
         Returns:
             The number of bytes of the last read; if at least `SHORT_READ_BYTES`, there may be more.

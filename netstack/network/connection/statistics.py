@@ -1,6 +1,6 @@
 """Statistics of a TaskManager and its connections.
 
-Takes: snapshots of its parts. Gives: values to `metrics` and to reports.
+Takes: snapshots of its parts. Gives: values to `samples` and to reports.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The catalogue of metrics: the definition of each, and its place in `statistics()`.
 
-Takes: nothing. Gives: `CATALOGUE` to `metrics` (which reads the values) and to METRICS.md.
+Takes: nothing. Gives: `CATALOGUE` to `samples` (which reads the values) and to METRICS.md.
 
 Names follow Prometheus: the name includes the unit, and counters end in `_total`. When a gate or partition is created
 under a name used before, its counters restart at 0, which Prometheus handles as a restart.

@@ -1,4 +1,4 @@
-"""Waits for the next buffer of a gate, and handles its events, for `record_reader`.
+"""Waits for the next buffer of a gate, and handles its events, for `network.reader`.
 
 Takes: a gate, its reader's way to wait. Gives: buffers, one at a time; the events that are for the application.
 """

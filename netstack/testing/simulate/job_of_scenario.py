@@ -1,4 +1,4 @@
-"""Builds the job of a scenario, with the operators of `operators` or those that record a history (`checked`)."""
+"""Builds the job of a scenario, with the operators of `operators` or those that record a history (`recorded_job`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The operators of a simulated job, whose results show any lost, repeated or damaged record.
 
-Takes: parameters of a job. Gives: the operators, which `written` combines; `oracle` knows the exact result.
+Takes: parameters of a job. Gives: the operators, which `job_of_scenario` combines; `oracle` knows the exact result.
 
 A source creates records `[key, split, number, filler]`. `Numberer` numbers the records of each key; `Sink` adds these
 numbers and commits them. A lost or repeated record changes the sum of its key, even if another record compensates the

@@ -67,7 +67,7 @@ def test_equal_source_makes_an_equal_archive() -> None:
     data = archive_bytes()
     assert archive_bytes() == data
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
-    assert f"{INSIDE}/netstack/taskmanager/service.py" in names
+    assert f"{INSIDE}/netstack/cluster/taskmanager/service.py" in names
     assert not [name for name in names if "__pycache__" in name or name.startswith("/")]
     assert any("/_compiled/" in name for name in names) is (build.kind == "compiled")
 

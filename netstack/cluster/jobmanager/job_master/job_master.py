@@ -1,7 +1,7 @@
 """Runs one job: carries out the decisions of its scheduler and its checkpoint coordinator.
 
 Rules:
-- Every event for the scheduler passes through one inbox (`job_inbox`). All messages of a step are sent before the next
+- Every event for the scheduler passes through one inbox (`inbox`). All messages of a step are sent before the next
   event is handled.
 - Checkpoints pause while not all tasks run, and resume automatically.
 - Messages about superseded attempts are dropped: reports by the scheduler, checkpoint messages by `task_reports`.
@@ -83,7 +83,7 @@ class JobMaster:
                 job takes no checkpoints.
             storage: storage of the checkpoints; required if the job takes or restores any.
             restore: id of the checkpoint in `storage` from which the job starts.
-            patience_s: maximum time a secondary failure is held (`job_inbox`).
+            patience_s: maximum time a secondary failure is held (`inbox`).
             coordinator: receives operator events and the end of the job in this process.
             in_thread: runs blocking calls.
         """

@@ -163,9 +163,9 @@ class ClusterWatch:
         """Takes a snapshot.
 
         Returns:
-            `taskmanagers` (`view.taskmanagers_document` with `gone`: why it was lost, or empty; `silent_s`; `network`
-            and memory once known), `jobs` (`view.job_document` with `edges` and their channels, `chaining`, time shares
-            of each subtask, and `bottleneck`), `channel_columns`, `load_balance`.
+            `taskmanagers` (`documents.taskmanagers_document` with `gone`: why it was lost, or empty; `silent_s`;
+            `network` and memory once known), `jobs` (`documents.job_document` with `edges` and their channels,
+            `chaining`, time shares of each subtask, and `bottleneck`), `channel_columns`, `load_balance`.
         """
         now_s = trio.current_time()
         here = []
