@@ -88,7 +88,7 @@ MODULES: Final = (
     ),
 )
 
-C_MODULES: Final = ("exchange.record.fast_path", "network.waiting.staying")
+C_MODULES: Final = ("exchange.record.fast_path", "network.waiting.held_lock")
 """Written in C: what lies beside each as `.py` is the reference, and runs where nothing is compiled."""
 
 GROUP: Final = "netstack_core"

@@ -28,7 +28,7 @@ from ..exchange.stored.files import SealedFiles
 from .connection.admission import Admission
 from .connection.authentication import Secret
 from .connection.endpoint import NetworkEndpoint
-from .connection.fair_share import turns
+from .connection.fair_share import fair_share
 from .connection.handshake import Handshake
 from .connection.statistics import NetworkStatistics, OpenConnection
 from .gate_opening import GateOpener
@@ -36,7 +36,7 @@ from .handles import InputGate, ResultPartition
 from .kept_partitions import KeptPartitions, KeptTogether
 from .metrics.memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
-from .waiting.loop_lock import Visits
+from .waiting.loop_lock import LoopLock
 from .waiting.parking import ThreadParking
 
 if TYPE_CHECKING:
@@ -71,20 +71,20 @@ class NetworkEnvironment:
         """`host:port` at which Prometheus finds the metrics; None if they are not served."""
         self._deadlines = Deadlines()
         self.call_at = self._deadlines.call_at
-        self.visits = Visits(trio.lowlevel.current_clock().current_time)
-        self.now = self.visits.now
-        self.ticks = turns().clock
+        self.loop_lock = LoopLock(trio.lowlevel.current_clock().current_time)
+        self.now = self.loop_lock.now
+        self.ticks = fair_share().clock
         self._pool = NetworkBufferPool(config.total_segments, config.segment_size_bytes)
         self._registry = PartitionRegistry(
             timeout_s=config.partition_request_timeout_s, now=self.now, call_at=self.call_at
         )
         self._admission = handshake.admission
-        self._endpoint = NetworkEndpoint(config, self._pool, self._registry, nursery, handshake, self.visits)
+        self._endpoint = NetworkEndpoint(config, self._pool, self._registry, nursery, handshake, self.loop_lock)
         self.flush_connections = self._endpoint.flush_connections
         self.unsent = self._endpoint.unsent
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
-        self.kept = KeptPartitions(config, self._pool, nursery, self.visits, together)
+        self.kept = KeptPartitions(config, self._pool, nursery, self.loop_lock, together)
         """Shared by its partitions in files."""
         parts = config, self._addresses, self._pool, self._registry, self._endpoint, self._memory_watch
         self._opener = GateOpener(*parts, now=self.now, call_at=self.call_at)
@@ -229,11 +229,11 @@ class NetworkEnvironment:
             pumps = ()
         for pump in pumps:
             pump.leave_to_thread(True)
-        return ThreadParking(self.visits, lambda: pumps)
+        return ThreadParking(self.loop_lock, lambda: pumps)
 
     def park_writer(self, partition: ResultPartition) -> ThreadParking:
         """Returns how a thread that writes a partition waits: at its consumers' sockets; without sockets for files."""
-        return ThreadParking(self.visits, lambda: self._endpoint.consumers if partition.engine.store is None else ())
+        return ThreadParking(self.loop_lock, lambda: self._endpoint.consumers if partition.engine.store is None else ())
 
     @property
     def is_closed(self) -> bool:

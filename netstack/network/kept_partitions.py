@@ -22,7 +22,7 @@ from ..base.ids import PartitionId
 from ..exchange.buffer.pools import NetworkBufferPool
 from ..exchange.stored.files import FOLDER_PREFIX, SealedFiles, ShuffleFolder
 from ..exchange.stored.partition import KeptPartitionFactory
-from .waiting.loop_lock import Visits
+from .waiting.loop_lock import LoopLock
 from .waiting.threads import in_thread
 
 THREADS: Final = 8
@@ -36,16 +36,16 @@ _T = TypeVar("_T")
 class DiskDriver:
     """Runs jobs in threads (a `exchange.stored.reading.Disk`). While idle it has neither threads nor tasks."""
 
-    def __init__(self, nursery: trio.Nursery, prepare: Callable[[], None], visits: Visits) -> None:
+    def __init__(self, nursery: trio.Nursery, prepare: Callable[[], None], loop_lock: LoopLock) -> None:
         """Creates the driver; no thread runs yet.
 
         Args:
             nursery: runs its tasks.
             prepare: runs once before the first job; it creates the folder.
-            visits: the lock of the nursery's loop.
+            loop_lock: the lock of the nursery's loop.
         """
         self._nursery = nursery
-        self._visits = visits
+        self._loop_lock = loop_lock
         self._prepare = prepare
         self._is_prepared = False
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, NetstackError | None], None]]] = deque()
@@ -69,7 +69,7 @@ class DiskDriver:
         self._jobs.append((work, done))
         if self._workers < (THREADS if self._is_prepared else 1):
             self._workers += 1
-            self._visits.soon(self._start)
+            self._loop_lock.soon(self._start)
 
     def _start(self) -> None:
         try:
@@ -157,13 +157,13 @@ class KeptPartitions:
         config: NetworkConfig,
         network: NetworkBufferPool,
         nursery: trio.Nursery,
-        visits: Visits,
+        loop_lock: LoopLock,
         together: KeptTogether | None = None,
     ) -> None:
         """Creates no file. In a configured folder it removes files of dead processes now, before space is short."""
         together = together or KeptTogether(folder_name(), "", None)
         self._folder = ShuffleFolder(config.shuffle_directory, together.folder, together.prefix)
-        self._disk = DiskDriver(nursery, self._folder.make, visits)
+        self._disk = DiskDriver(nursery, self._folder.make, loop_lock)
         self.factory = KeptPartitionFactory(config, network, self._disk, self._folder, together.hand_over)
         if config.shuffle_directory is not None:
             self._disk.prepare()

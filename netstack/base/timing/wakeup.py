@@ -3,7 +3,7 @@
 Takes: `wake()` from a callback. Gives: `await wait()`.
 
 A wake-up can be spurious: another task may have acted first. So a waiter checks its condition, waits, and checks again.
-Nothing else runs between the check and the wait (one thread at a time, see `visits`), so no wake-up is lost.
+Nothing else runs between the check and the wait (one thread at a time, see `loop_lock`), so no wake-up is lost.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ...base.config import NetworkConfig
 from ...base.errors import ErrorCode, NetstackError, RemoteProtocolError
 from ...base.events import CheckpointBarrier, decode_event
 from ...base.text.safe_text import safe_text
-from ...network.connection.fair_share import turns
+from ...network.connection.fair_share import fair_share
 from ...network.connection.statistics import NetworkStatistics
 from ...network.environment import NetworkEnvironment
 from ...schedule.descriptors.descriptors import TaskDeploymentDescriptor
@@ -412,7 +412,7 @@ class JobScope:
 
     async def _report_progress(self) -> None:
         """Sends summed progress once a second while it changes; less often if computing it is expensive."""
-        clock = turns().clock
+        clock = fair_share().clock
         period_s = PROGRESS_S
         while True:
             await trio.sleep(period_s)

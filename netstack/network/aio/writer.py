@@ -45,7 +45,7 @@ class RecordWriter(VisitingWriter[T]):
     ) -> None:
         """Takes ownership of the partition; arguments and errors as for `netstack.RecordWriter`."""
         super().__init__(partition, selector=selector, format=format, buffer_timeout_s=buffer_timeout_s)
-        self.emit = eager(self._try_staying, self.emit)  # type: ignore[assignment, method-assign]
+        self.emit = eager(self._try_holding, self.emit)  # type: ignore[assignment, method-assign]
 
     async def emit(self, record: T) -> None:
         """Takes a record; suspends only if there is no room.
@@ -55,7 +55,7 @@ class RecordWriter(VisitingWriter[T]):
 
         Cancellation: the record was not taken, or, if its first part was written, will be written completely.
         """
-        if not (self._try_staying(record) or self._try(record)):
+        if not (self._try_holding(record) or self._try(record)):
             await self._run(self._emit(record))
 
     async def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch) -> None:

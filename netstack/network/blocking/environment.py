@@ -220,7 +220,7 @@ def open_network(
 def _visiting(portal: Manager, ask: Callable[[], ThreadParking]) -> ThreadParking:
     """Returns a place to wait, and prepares the thread to visit the event loop."""
     parking = _do(portal, ask)
-    portal.visits = portal.inside.visits
+    portal.loop_lock = portal.inside.loop_lock
     INTERRUPTS.protect()
     return parking
 

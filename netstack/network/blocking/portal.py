@@ -26,7 +26,7 @@ from ...base.errors import ConfigError, LocalProtocolError
 from ..waiting.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
-    from ..waiting.loop_lock import Visits
+    from ..waiting.loop_lock import LoopLock
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -180,7 +180,7 @@ class Portal(Generic[T]):
         self._crash: BaseException | None = None
         self._is_clean = True
         self._token: trio.lowlevel.TrioToken | None = None
-        self.visits: Visits | None = None
+        self.loop_lock: LoopLock | None = None
         """The lock for readers and writers that do not use this portal; None if there are none."""
         self._opened, self._ended = _Latch(), _Latch()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
@@ -318,7 +318,7 @@ class Portal(Generic[T]):
                 f"{what}: called in the TaskManager's own thread, by a format or a selector, where it would wait for"
                 " itself; call it in another thread"
             )
-        if self.visits is not None and self.visits.is_mine:
+        if self.loop_lock is not None and self.loop_lock.is_mine:
             raise LocalProtocolError(
                 f"{what}: called by a format, a selector or a signal handler inside another call, for which it would"
                 " wait; call it after that call has returned"

@@ -77,7 +77,7 @@ class RecordWriter(VisitingWriter[T]):
             ConsumerLost: as `netstack.RecordWriter.emit`.
             PoolDestroyed, ...: see the class.
         """
-        if not (self._try_staying(record) or self._try(record)):
+        if not (self._try_holding(record) or self._try(record)):
             self._run(self._emit(record), "waiting for room in", timeout_s)
 
     def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch, *, timeout_s: float | None = None) -> None:

@@ -29,7 +29,7 @@ from ...exchange.outbound.selector import ChannelSelector
 from ...exchange.record.formats import RecordFormat
 from .. import writer as runtime
 from ..handles import check_handle
-from ..waiting.staying import staying_emitter
+from ..waiting.held_lock import holding_emitter
 from .environment import ResultPartition
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class VisitingWriter(Generic[T]):
         self._partition = partition
         self._portal = partition.portal
         self._parking = parking = partition.park_writer()
-        self._stay = parking.stay
-        self._visits = partition.portal.inside.visits
+        self._held = parking.held
+        self._loop_lock = partition.portal.inside.loop_lock
         self._unsent = partition.portal.inside.unsent
         self._flush_connections = partition.portal.inside.flush_connections
         self._sends_at_once = buffer_timeout_s == 0
@@ -101,9 +101,9 @@ class VisitingWriter(Generic[T]):
 
         self._inner = self._portal.call(make, timeout_s=None, what=self._name("opening the writer of"))
         self._try_emit = self._inner.try_emit
-        self._try_staying: Callable[[T], bool] = _never  # with a timeout of 0 each record is sent by `_leave`
+        self._try_holding: Callable[[T], bool] = _never  # with a timeout of 0 each record is sent by `_leave`
         if not self._sends_at_once:
-            self._try_staying = staying_emitter(self._stay, self._try_emit, self._unsent, self._flush_connections)
+            self._try_holding = holding_emitter(self._held, self._try_emit, self._unsent, self._flush_connections)
 
     @property
     def partition(self) -> ResultPartition:
@@ -129,7 +129,7 @@ class VisitingWriter(Generic[T]):
         Raises:
             WouldBlock: there is no room; the record was not taken.
         """
-        if not (self._try_staying(record) or self._try(record, listens=True)):
+        if not (self._try_holding(record) or self._try(record, listens=True)):
             raise trio.WouldBlock
 
     # For the writers.
@@ -139,7 +139,7 @@ class VisitingWriter(Generic[T]):
         self._begin()
         is_written = False
         try:
-            self._visits.enter(self._stay)
+            self._loop_lock.enter(self._held)
             try:
                 if not self._is_late:
                     self._check()
@@ -234,7 +234,7 @@ class VisitingWriter(Generic[T]):
         self._is_taken = False
         self._unwritten = self._taken_records
         self._is_late = True
-        self._visits.soon(lambda: self._portal.start_task(functools.partial(self._bring_to_end, coroutine)))
+        self._loop_lock.soon(lambda: self._portal.start_task(functools.partial(self._bring_to_end, coroutine)))
         return True
 
     async def _bring_to_end(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -253,7 +253,7 @@ class VisitingWriter(Generic[T]):
 
     def _begin(self) -> None:
         """Refuses concurrent calls."""
-        if self._is_busy or self._stay.is_active:
+        if self._is_busy or self._held.is_active:
             raise LocalProtocolError(
                 self._name("another thread is in a call of the writer of") + "; use a lock of your own"
             )
@@ -269,8 +269,8 @@ class VisitingWriter(Generic[T]):
                 self._next_kick = now + SLICE_S
             elif not self._is_posted:
                 self._is_posted = True
-                self._visits.soon(self._kick_late)
-        self._visits.leave_quietly(None if self._is_late else self._stay)
+                self._loop_lock.soon(self._kick_late)
+        self._loop_lock.leave_quietly(None if self._is_late else self._held)
 
     def _kick_late(self) -> None:
         """Sends, in the loop, the last of many records in a row."""
@@ -279,10 +279,10 @@ class VisitingWriter(Generic[T]):
 
     def _translated(self, error: NetstackError) -> BaseException:
         """Returns the error to raise; if nothing can be written any more, all later calls raise a follow-up error."""
-        if isinstance(error, RecordError) or self._failure is not None or self._visits.is_forked:
+        if isinstance(error, RecordError) or self._failure is not None or self._loop_lock.is_forked:
             return error
         inner = self._partition.inner
-        if self._visits.is_over or (self._portal.inside.is_closed and inner.engine.failure is None):
+        if self._loop_lock.is_over or (self._portal.inside.is_closed and inner.engine.failure is None):
             error = LocalProtocolError(self._name("the TaskManager was closed with an open writer of"))
         elif not (inner.is_released or inner.is_finished):
             return error

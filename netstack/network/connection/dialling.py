@@ -26,7 +26,7 @@ from ...exchange.inbound.uncredited import UncreditedReceiver
 from ...exchange.wire.codec import Codec
 from ...exchange.wire.connection import Connection
 from ...exchange.wire.frames import Frame, Hello
-from ..waiting.loop_lock import Visits
+from ..waiting.loop_lock import LoopLock
 from .buffers import wait_unpooled
 from .pump import Pump
 from .session_stream import SessionStream
@@ -65,7 +65,7 @@ class Dialler:
         config: NetworkConfig,
         pool: NetworkBufferPool,
         nursery: trio.Nursery,
-        visits: Visits,
+        loop_lock: LoopLock,
         *,
         new_codec: Callable[[], Codec],
         hello: Callable[[bool], Hello],
@@ -80,7 +80,7 @@ class Dialler:
             config: timeouts.
             pool: lends landing segments.
             nursery: runs attempts.
-            visits: the lock of the nursery's loop.
+            loop_lock: the lock of the nursery's loop.
             new_codec: creates a consumer's codec, for one connection.
             hello: returns our hello; the argument says whether the connection is prompt.
             dial_stream: connects, and completes everything before the hello, within `connect_timeout_s`.
@@ -91,7 +91,7 @@ class Dialler:
         self._config = config
         self._pool = pool
         self._nursery = nursery
-        self._visits = visits
+        self._loop_lock = loop_lock
         self._new_codec = new_codec
         self._hello = hello
         self._dial_stream = dial_stream
@@ -208,7 +208,7 @@ class Dialler:
                     connection.send(frame)
                 except RemoteProtocolError as error:  # the peer does not read our requests: this ends the connection
                     # Not now, because a gate may be closing its channels.
-                    self._visits.soon(functools.partial(self._nursery.start_soon, _give_up, pump, error))
+                    self._loop_lock.soon(functools.partial(self._nursery.start_soon, _give_up, pump, error))
 
             codec = self._new_codec()
             receiver = make(

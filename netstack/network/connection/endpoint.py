@@ -30,10 +30,10 @@ from ...exchange.wire.connection import Connection
 from ...exchange.wire.dialects import dialect_named
 from ...exchange.wire.frames import Hello
 from ...exchange.wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED, FEATURE_PROMPT, FEATURE_SESSION
-from ..waiting.loop_lock import Visits
+from ..waiting.loop_lock import LoopLock
 from .admission import Admission
 from .dialling import Connect, Dialler
-from .fair_share import turns
+from .fair_share import fair_share
 from .handshake import Handshake
 from .pump import Pump
 from .readiness import Readiness
@@ -63,7 +63,7 @@ class NetworkEndpoint:
         views: ViewProvider,
         nursery: trio.Nursery,
         handshake: Handshake,
-        visits: Visits,
+        loop_lock: LoopLock,
     ) -> None:
         """Starts without connections.
 
@@ -73,10 +73,10 @@ class NetworkEndpoint:
             views: the partitions produced here.
             nursery: runs the connections.
             handshake: what precedes the protocol, within `connect_timeout_s` on a dialled stream.
-            visits: the lock of the nursery's loop.
+            loop_lock: the lock of the nursery's loop.
         """
-        self._visits = visits
-        visits.before_leaving = self.flush_connections
+        self._loop_lock = loop_lock
+        loop_lock.before_leaving = self.flush_connections
         self._admission = admission = handshake.admission
         self._on_accepted_end = handshake.on_accepted_end if admission is None else admission.left
         self._config = config
@@ -99,7 +99,7 @@ class NetworkEndpoint:
         self._closing = False
         self._past_sent = 0
         self._past_received = 0
-        self._log = LimitedLog(LOGGER, visits.now)
+        self._log = LimitedLog(LOGGER, loop_lock.now)
         self._sessions: Sessions | None = None  # None: connections are not resumable
         if config.resume_grace_s:
             self._sessions = Sessions(
@@ -114,7 +114,7 @@ class NetworkEndpoint:
             config,
             pool,
             nursery,
-            visits,
+            loop_lock,
             new_codec=self._dialect.consumer_codec,
             hello=self._hello,
             dial_stream=handshake.dial,
@@ -152,7 +152,7 @@ class NetworkEndpoint:
             pump.retry()
             pump.read_now()
         consumers = self._consumers
-        may_spin = consumers.only_sockets if self._visits.is_inside else consumers.may_spin
+        may_spin = consumers.only_sockets if self._loop_lock.is_inside else consumers.may_spin
         return min(self._config.spin_s, CREDIT_SPIN_S) if may_spin else 0.0
 
     def settle(self) -> None:
@@ -162,17 +162,17 @@ class NetworkEndpoint:
 
     async def serve(self, listener: Listener) -> None:
         """Accepts until cancelled, or until the listener is closed."""
-        line = turns()
+        share = fair_share()
         with contextlib.suppress(trio.ClosedResourceError):
             while True:
                 stream = await listener.accept()
-                start = line.clock()
+                start = share.clock()
                 if self._admission is None:
                     self.accept(stream)
                 else:
                     self._nursery.start_soon(self._admit, stream, self._admission)
                 # Its tasks will work too: a peer that dials without end queues like a peer that sends without end.
-                await line.pass_on(CONNECTION_S + line.clock() - start)
+                await share.pass_on(CONNECTION_S + share.clock() - start)
 
     async def _admit(self, stream: ByteStream, admission: Admission) -> None:
         try:
@@ -223,7 +223,7 @@ class NetworkEndpoint:
         self._consumers.add(pump)
 
     def _call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self._visits.soon(functools.partial(self._nursery.start_soon, _call_later, delay_s, callback))
+        self._loop_lock.soon(functools.partial(self._nursery.start_soon, _call_later, delay_s, callback))
 
     def _log_mistake(self, text: str, error: Exception) -> None:
         self._log.log(logging.ERROR, "mistake", text, error=error)
@@ -283,7 +283,7 @@ class NetworkEndpoint:
             on_mistake=self._log_mistake,
             on_continue=None if self._sessions is None else self._sessions.hand_over,
             answers=answers,
-            visits=self._visits,
+            loop_lock=self._loop_lock,
         )
         self._pumps[pump] = None
         if self._sessions is not None:

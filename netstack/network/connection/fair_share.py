@@ -38,8 +38,8 @@ IDLE_ROUNDS: Final = 3
 
 
 @final
-class Turns:
-    """The queue of one event loop.
+class FairShare:
+    """The queue of one event loop, in which readers wait for their share.
 
     Args:
         clock: returns seconds; measures the work of other tasks.
@@ -99,8 +99,8 @@ class PeerShare:
     """The account of one control connection in its event loop's queue (a `cluster.control.frames.LoopShare`)."""
 
     def __init__(self) -> None:
-        self._line = turns()
-        self.clock = self._line.clock
+        self._share = fair_share()
+        self.clock = self._share.clock
         self._account = WorkAccount(self.clock())
         self._owes = False
 
@@ -112,22 +112,22 @@ class PeerShare:
         """Waits for the next turn, as `LoopShare.wait_turn` documents. A checkpoint only if work is owed."""
         if self._owes:
             self._owes = False
-            await self._line.pass_on(self._account.settle())
+            await self._share.pass_on(self._account.settle())
 
 
-_TURNS: Final[trio.lowlevel.RunVar[Turns]] = trio.lowlevel.RunVar("netstack_turns")
+_FAIR_SHARE: Final[trio.lowlevel.RunVar[FairShare]] = trio.lowlevel.RunVar("netstack_fair_share")
 
 
 def measure_with(clock: Callable[[], float]) -> None:
     """Makes this event loop measure work by another clock, for a simulation. To be called before anything is opened."""
-    _TURNS.set(Turns(clock))
+    _FAIR_SHARE.set(FairShare(clock))
 
 
-def turns() -> Turns:
+def fair_share() -> FairShare:
     """The queue of this event loop."""
     try:
-        return _TURNS.get()
+        return _FAIR_SHARE.get()
     except LookupError:
-        made = Turns()
-        _TURNS.set(made)
+        made = FairShare()
+        _FAIR_SHARE.set(made)
         return made

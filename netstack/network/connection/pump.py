@@ -33,8 +33,8 @@ from ...exchange.wire.connection import Connection
 from ...exchange.wire.frames import Goodbye
 from ...exchange.wire.outgoing_batch import OutgoingBatch
 from ...exchange.wire.states import State
-from ..waiting.loop_lock import Visits
-from .fair_share import TURN_S, WorkAccount, turns
+from ..waiting.loop_lock import LoopLock
+from .fair_share import TURN_S, WorkAccount, fair_share
 from .outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from .session_stream import SessionStream
 
@@ -74,7 +74,7 @@ class Pump:
         on_mistake: Callable[[str, Exception], None],
         on_continue: Callable[[Pump], None] | None,
         answers: bool,
-        visits: Visits,
+        loop_lock: LoopLock,
     ) -> None:
         """Queues our hello.
 
@@ -87,7 +87,7 @@ class Pump:
             on_continue: called when the stream turns out to resume another session: takes it away, and the pump ends.
             answers: whether a read is followed by a write in the same turn, as credit is answered by data. Data is not
                 answered by credit at once: its consumer announces credit for several buffers (`read_connections`).
-            visits: the lock of the loop.
+            loop_lock: the lock of the loop.
         """
         self.stream = stream
         self.is_dirty = False
@@ -112,8 +112,8 @@ class Pump:
         self._read_bytes = MIN_READ_BYTES
         self._outgoing = OutgoingState.OPEN
         self._write_error: ConnectionLost | None = None
-        self._visits = visits
-        self._now = self._visits.now
+        self._loop_lock = loop_lock
+        self._now = self._loop_lock.now
         self.is_plain = stream.descriptor() is not None and not isinstance(stream, SessionStream)
         """Whether it is a plain socket, which a thread may use without the loop."""
         self._is_left = False
@@ -144,7 +144,7 @@ class Pump:
 
     def write_now(self) -> None:
         """Sends ready data until there is no more, or the stream is full."""
-        if self._visits.is_inside and not self.is_plain:  # only the loop may use other streams
+        if self._loop_lock.is_inside and not self.is_plain:  # only the loop may use other streams
             self._work.wake()
             return
         if self._is_writing or self._is_full:
@@ -184,7 +184,7 @@ class Pump:
 
     def retry(self) -> None:
         """Writes like `write_now`, even if the stream was full."""
-        if self._visits.is_inside and not self.is_plain:
+        if self._loop_lock.is_inside and not self.is_plain:
             return  # the task that waits for room must still see that it is full
         if self._is_full and not self._is_reading:
             self._is_full = False
@@ -206,7 +206,7 @@ class Pump:
         """
         if self._is_reading or self._is_paused or self._outgoing in _OVER:
             return 0
-        if self._visits.is_inside and not self.is_plain:
+        if self._loop_lock.is_inside and not self.is_plain:
             return 0
         self._is_reading = True
         connection = self.connection
@@ -253,18 +253,18 @@ class Pump:
         finally:
             self._is_reading = False
         if not self.opened.is_set() and not connection.is_greeting:
-            self._visits.soon(self.opened.set)
+            self._loop_lock.soon(self.opened.set)
         if connection.state is State.FAREWELL:
             self.leave()
         if self.is_dirty:
             if self._answers:
                 self.write_now()
-            elif not self._visits.is_inside:
+            elif not self._loop_lock.is_inside:
                 self._work.wake()
         return received
 
     def leave_to_thread(self, leave: bool) -> None:
-        """Sets whether another thread reads, while the loop reads only every few seconds (`visits`)."""
+        """Sets whether another thread reads, while the loop reads only every few seconds (`loop_lock`)."""
         self._is_left = leave
         if not leave:
             self._resumed.wake()
@@ -297,9 +297,9 @@ class Pump:
         """Closes at once. Idempotent."""
         if self.is_closed:
             return
-        if self._visits.is_inside:  # only the loop may end tasks
+        if self._loop_lock.is_inside:  # only the loop may end tasks
             self._goes_on(OutgoingInput.CLOSE_SOON)
-            self._visits.soon(functools.partial(self.abort, error))
+            self._loop_lock.soon(functools.partial(self.abort, error))
             return
         self._goes_on(OutgoingInput.CLOSE)
         self.error = error
@@ -366,9 +366,9 @@ class Pump:
                     await trio.lowlevel.checkpoint()
 
     async def _reader(self) -> None:
-        line = turns()
+        share = fair_share()
         connection = self.connection
-        clock = self._clock = line.clock
+        clock = self._clock = share.clock
         account = WorkAccount(clock())
         while True:
             await self.stream.wait_readable()
@@ -383,7 +383,7 @@ class Pump:
                 is_more = self.read_now(READS_A_TURN, start + TURN_S) >= SHORT_READ_BYTES
                 moved = connection.bytes_received + connection.bytes_sent
                 if account.owes(start, clock(), moved):
-                    await line.pass_on(account.settle())
+                    await share.pass_on(account.settle())
                 elif is_more:
                     await trio.lowlevel.checkpoint()
                 if not is_more:
@@ -426,7 +426,7 @@ class Pump:
         if not self.is_dirty:
             self.is_dirty = True
             self._unsent[self] = None
-        if not self._is_reading and not self._visits.is_inside:  # otherwise the reader or visitor writes later
+        if not self._is_reading and not self._loop_lock.is_inside:  # otherwise the reader or visitor writes later
             self._work.wake()
 
     def _stop_writing(self, error: ConnectionLost) -> None:

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, final
 
 if TYPE_CHECKING:
-    from .staying import Stay
+    from .held_lock import HeldLock
 
 Handler = Callable[[int, FrameType | None], object]
 _LOOPS: Final = ("trio", "asyncio")
@@ -49,13 +49,13 @@ class Deferring:
 class Interrupts:
     """The state of the main thread; `INTERRUPTS` is the only instance."""
 
-    __slots__ = ("_deferred", "_known", "is_inside", "stays")
+    __slots__ = ("_deferred", "_known", "held_locks", "is_inside")
 
     def __init__(self) -> None:
         self.is_inside = False
         """Whether the main thread is inside; only the main thread sets this."""
-        self.stays: set[Stay] = set()
-        """Resident visitors of the main thread, which may be inside without setting `is_inside`."""
+        self.held_locks: set[HeldLock] = set()
+        """Locks that the main thread keeps: it may be inside without setting `is_inside`."""
         self._deferred: deque[Callable[[], object]] = deque()
         self._known: tuple[Any, ...] = ()  # the handlers of all signals at the last visit
 
@@ -104,9 +104,9 @@ class Interrupts:
 
     def defers(self, action: Callable[[], object]) -> bool:
         """Defers what a signal asks for if the main thread is inside. Returns whether it is."""
-        active = [stay for stay in list(self.stays) if stay.is_active]
-        for stay in active:
-            stay.door.is_wanted = True  # so that it calls `leave` when its call ends
+        active = [held for held in list(self.held_locks) if held.is_active]
+        for held in active:
+            held.entry.is_wanted = True  # so that it calls `leave` when its call ends
         if not (self.is_inside or active):
             return False
         self._deferred.append(action)

@@ -1,6 +1,6 @@
 """Lets threads use objects of an event loop while the loop waits for the system.
 
-Takes: the loop, which enables visits once; threads. Gives: exclusive access to the data path.
+Takes: the loop, which admits threads once; threads. Gives: exclusive access to the data path.
 
 The data path is synchronous and not thread-safe. One lock protects it: the loop releases the lock while it waits in
 epoll and reacquires it before any of its tasks runs; a visiting thread holds it while it reads, writes or polls a gate,
@@ -9,7 +9,7 @@ and releases it before it waits. Without visitors there is no lock.
 Rules:
 - Only the loop starts, wakes or ends tasks: a visitor posts such actions (`soon`).
 - A thread that waits for the lock gets it next, however often another one reacquires it: the turnstile.
-- A frequent visitor keeps the lock between its calls until another thread wants it (`staying`).
+- A frequent visitor keeps the lock between its calls until another thread wants it (`held_lock`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Final, final
 import trio
 
 from ...base.errors import LocalProtocolError
+from .held_lock import Entry, HeldLock
 from .interrupts import INTERRUPTS
-from .staying import Door, Stay
 
 MAIN: Final = threading.main_thread().ident
 _CLOSED: Final = "the TaskManager is closed; open a new one"
@@ -40,7 +40,7 @@ def _nothing() -> None:
 
 
 @final
-class Visits(trio.abc.Instrument):
+class LoopLock(trio.abc.Instrument):
     """The lock of one event loop; not in use until `open`."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -53,8 +53,8 @@ class Visits(trio.abc.Instrument):
         self._token: trio.lowlevel.TrioToken | None = None
         self._core = threading.Lock()
         self._turnstile = threading.Lock()
-        self.door = Door(self._give_way)
-        self._resident: Stay | None = None
+        self.entry = Entry(self._give_way)
+        self._held: HeldLock | None = None
         self._visitor: int | None = None
         self._refusal = ""
         self._is_open = False
@@ -70,11 +70,11 @@ class Visits(trio.abc.Instrument):
 
     # For visitors.
 
-    def enter(self, stay: Stay | None = None) -> None:
+    def enter(self, held: HeldLock | None = None) -> None:
         """Waits until the loop waits, and takes the lock; until `leave` no other thread uses the loop's objects.
 
         Args:
-            stay: the state of a visitor that may still hold the lock.
+            held: the lock as a visitor has it that may still hold it.
 
         Raises:
             LocalProtocolError: the loop has ended, or this thread is already inside: a format, a selector or a signal
@@ -87,14 +87,14 @@ class Visits(trio.abc.Instrument):
                 "called by a format, a selector or a signal handler inside another call, which would wait for itself;"
                 " call it after that call has returned"
             )
-        self.enter_again(stay)
+        self.enter_again(held)
 
-    def enter_again(self, stay: Stay | None = None) -> None:
+    def enter_again(self, held: HeldLock | None = None) -> None:
         """Enters, for a visitor that was inside and has to complete something; never refused."""
         thread = threading.get_ident()
         if thread == MAIN:
             INTERRUPTS.enter()
-        if stay is None or not stay.is_resident or not self._claim(stay):
+        if held is None or not held.is_held or not self._claim(held):
             self._take()
         self._visitor = thread
         self.is_inside = True
@@ -107,8 +107,8 @@ class Visits(trio.abc.Instrument):
             except BaseException as error:  # of a handler that the program has just set, and so is not deferred yet
                 INTERRUPTS.postpone(error)
 
-    def leave(self, stay: Stay | None = None) -> None:
-        """Sends what the visit has queued, and releases the lock; with `stay` only when another thread wants it.
+    def leave(self, held: HeldLock | None = None) -> None:
+        """Sends what the visit has queued, and releases the lock; with `held` only when another thread wants it.
 
         Raises:
             KeyboardInterrupt: in the main thread, if Ctrl-C came meanwhile.
@@ -116,32 +116,32 @@ class Visits(trio.abc.Instrument):
         try:
             self.before_leaving()
         finally:
-            self.leave_quietly(stay)
+            self.leave_quietly(held)
 
-    def leave_quietly(self, stay: Stay | None = None) -> None:
+    def leave_quietly(self, held: HeldLock | None = None) -> None:
         """Leaves like `leave`, but sends nothing."""
         is_main = self._visitor == MAIN
         self._visitor = None
-        if stay is None:
+        if held is None:
             self.is_inside = False
             self._core.release()
         else:
-            stay.thread = threading.get_ident()
+            held.thread = threading.get_ident()
             if is_main:
-                INTERRUPTS.stays.add(stay)
-            self._resident = stay
-            stay.is_resident = True
-            stay.claim.append(None)  # last: from here on another thread may take the lock
-            if self.door.is_wanted:
-                self._give_way(stay)
+                INTERRUPTS.held_locks.add(held)
+            self._held = held
+            held.is_held = True
+            held.claim.append(None)  # last: from here on another thread may take the lock
+            if self.entry.is_wanted:
+                self._give_way(held)
         if is_main:
             INTERRUPTS.leave()
 
-    def _give_way(self, stay: Stay) -> None:
-        """Releases a resident visitor's lock, unless another thread has taken it. Called between its calls."""
-        if self._claim(stay):
+    def _give_way(self, held: HeldLock) -> None:
+        """Releases a lock that is kept, unless another thread has taken it. Called between its calls."""
+        if self._claim(held):
             self._core.release()
-        if stay.thread == MAIN:
+        if held.thread == MAIN:
             INTERRUPTS.leave()
 
     @property
@@ -156,10 +156,10 @@ class Visits(trio.abc.Instrument):
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread is inside; a resident visitor between its calls is not."""
+        """Whether the calling thread is inside; a visitor that keeps the lock is not, between its calls."""
         thread = threading.get_ident()
-        resident = self._resident
-        return self._visitor == thread or (resident is not None and resident.is_active and resident.thread == thread)
+        held = self._held
+        return self._visitor == thread or (held is not None and held.is_active and held.thread == thread)
 
     # For visitors and the loop.
 
@@ -191,40 +191,40 @@ class Visits(trio.abc.Instrument):
         self._refusal = _FORKED
         self._core = threading.Lock()
         self._turnstile = threading.Lock()
-        self.door.is_wanted = False
-        if self._resident is not None:
-            self._claim(self._resident)
+        self.entry.is_wanted = False
+        if self._held is not None:
+            self._claim(self._held)
 
     # Inside.
 
     def _take(self) -> None:
-        if self.door.is_wanted or not self._core.acquire(False):
+        if self.entry.is_wanted or not self._core.acquire(False):
             with self._turnstile:
-                self.door.is_wanted = True
-                resident = self._resident
-                if resident is None or resident.is_active or not self._claim(resident):
+                self.entry.is_wanted = True
+                held = self._held
+                if held is None or held.is_active or not self._claim(held):
                     self._core.acquire()
-                self.door.is_wanted = False
+                self.entry.is_wanted = False
 
-    def _claim(self, stay: Stay) -> bool:
-        """Takes the lock from a resident visitor. Returns whether it still had it."""
+    def _claim(self, held: HeldLock) -> bool:
+        """Takes the lock from the visitor that keeps it. Returns whether it still had it."""
         try:
-            stay.claim.pop()
+            held.claim.pop()
         except IndexError:
             return False
-        stay.is_resident = False
-        self._resident = None
+        held.is_held = False
+        self._held = None
         self.is_inside = False
-        INTERRUPTS.stays.discard(stay)
+        INTERRUPTS.held_locks.discard(held)
         return True
 
 
-_OPEN: Final[weakref.WeakSet[Visits]] = weakref.WeakSet()
+_OPEN: Final[weakref.WeakSet[LoopLock]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for door in list(_OPEN):
-        door.forget()
+    for lock in list(_OPEN):
+        lock.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -4,8 +4,8 @@ Takes: how long to poll before parking, and a function that polls. Gives: a wait
 arrives at a socket.
 
 Readers and writers are written once, as async functions, and run in two ways. A trio task awaits them. A thread drives
-them by hand as a visitor of the loop (`visits`): where they wait, control returns to `ThreadParking.run`, which leaves
-the data path, polls the sockets and its own pipe, enters again and resumes them. An asyncio task does the same
+them by hand as a visitor of the loop (`loop_lock`): where they wait, control returns to `ThreadParking.run`, which
+leaves the data path, polls the sockets and its own pipe, enters again and resumes them. An asyncio task does the same
 (`run_in_asyncio`), but its loop polls.
 """
 
@@ -24,10 +24,10 @@ import trio
 
 from ...base.timing.wakeup import Signal
 from ...base.transport import ByteStream
+from .held_lock import HeldLock
 from .interrupts import INTERRUPTS
-from .loop_lock import MAIN, Visits
+from .loop_lock import MAIN, LoopLock
 from .spin import Spinner, offer_processor
-from .staying import Stay
 
 R = TypeVar("R")
 
@@ -95,18 +95,18 @@ async def _go_on() -> None:
 class ThreadParking:
     """Waits as a thread; for one thread at a time."""
 
-    def __init__(self, visits: Visits, pumps: Callable[[], Iterable[PolledConnection]]) -> None:
+    def __init__(self, loop_lock: LoopLock, pumps: Callable[[], Iterable[PolledConnection]]) -> None:
         """Created in the loop.
 
         Args:
-            visits: the lock of the loop.
+            loop_lock: the lock of the loop.
             pumps: returns the connections whose sockets it polls, before each wait. They must be plain sockets.
         """
         self.waits = 0
         self.is_at_sockets = bool(pumps())
         """Whether there were connections to poll when it was created."""
-        self.stay = Stay(visits.door)
-        self._visits = visits
+        self.held = HeldLock(loop_lock.entry)
+        self._loop_lock = loop_lock
         self._pumps = pumps
         self._polled: dict[PolledConnection, int] = {}
         self._poll = select.poll()
@@ -120,7 +120,7 @@ class ThreadParking:
         self._is_kept = False
         self._has_waited = False
         self._in_loop: Signal | None = None
-        visits.open()
+        loop_lock.open()
 
     def __del__(self) -> None:
         """Closes the pipe."""
@@ -232,13 +232,13 @@ class ThreadParking:
         comes_again: Callable[[R], bool] | None,
     ) -> Generator[None, None, R | None]:
         """One visit. It is outside wherever it yields; the caller waits there, and throws an error to end the visit."""
-        visits = self._visits
-        leave = visits.leave
-        stay: Stay | None = self.stay
+        loop_lock = self._loop_lock
+        leave = loop_lock.leave
+        held: HeldLock | None = self.held
         is_main = get_ident() == MAIN
         self._has_waited = False
         try:
-            visits.enter(self.stay)
+            loop_lock.enter(self.held)
         except BaseException:
             coroutine.close()
             raise
@@ -250,17 +250,17 @@ class ThreadParking:
                     self._keep_up()
                     self._is_parked = True
                     try:
-                        visits.leave()
+                        loop_lock.leave()
                         yield
                     finally:
                         if is_main:
                             INTERRUPTS.is_inside = True  # before any call, so that no handler raises until it is true
-                        visits.come_back()
+                        loop_lock.come_back()
                         self._is_parked = False
                 except _MovedOn as moved_on:
                     coroutine.throw(moved_on)
                 except BaseException as error:  # cancels the coroutine
-                    stay = None  # if the loop completes a call, this one or an earlier one, the next call must wait
+                    held = None  # if the loop completes a call, this one or an earlier one, the next call must wait
                     if keep is not None and keep():
                         self._is_kept = True
                         if isinstance(error, TimeoutError):
@@ -270,10 +270,10 @@ class ThreadParking:
         except StopIteration as done:
             result: R = done.value
             if self._has_waited and comes_again is not None and comes_again(result):
-                leave = visits.leave_quietly
+                leave = loop_lock.leave_quietly
             return result
         finally:
-            leave(stay)
+            leave(held)
 
     async def run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Completes a coroutine that `run` kept. Cancelled, or after an error, it is closed."""
@@ -300,13 +300,13 @@ class ThreadParking:
         is_main = get_ident() == MAIN
         raised = None
         try:
-            self._visits.leave()
+            self._loop_lock.leave()
             offer_processor()
         except BaseException as error:  # of a signal handler
             raised = error
         if is_main:
             INTERRUPTS.is_inside = True  # before any call, so that no handler raises until it is true
-        self._visits.come_back()
+        self._loop_lock.come_back()
         if raised is not None:
             INTERRUPTS.postpone(raised)  # until the coroutine parks, where `_visit` can keep or cancel it
 

@@ -18,7 +18,7 @@ from netstack.exchange.wire.connection import Connection
 from netstack.exchange.wire.frames import Frame, Hello
 from netstack.exchange.wire.outgoing_batch import OutgoingBatch
 from netstack.network.connection.pump import Pump
-from netstack.network.waiting.loop_lock import Visits
+from netstack.network.waiting.loop_lock import LoopLock
 
 CODEC = NativeCodec()
 HELLO = Hello(PROTOCOL_VERSION, 64, 0, "test")
@@ -149,7 +149,7 @@ class Stage:
             on_mistake=lambda text, error: self.mistakes.append(text),
             on_continue=None,
             answers=answers,
-            visits=Visits(trio.current_time),
+            loop_lock=LoopLock(trio.current_time),
         )
 
     def connect(self, on_write_wanted: Callable[[], None]) -> Connection:

@@ -11,7 +11,7 @@ import trio
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, ResultPartitionType, open_network
 from netstack.base.errors import ConfigError, NetstackError
 from netstack.network.kept_partitions import DiskDriver
-from netstack.network.waiting.loop_lock import Visits
+from netstack.network.waiting.loop_lock import LoopLock
 
 
 @pytest.mark.parametrize("stuck", ["prepare", "first"])
@@ -36,8 +36,8 @@ async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) 
         disk.submit(work, done)
 
     async with trio.open_nursery() as nursery:
-        visits = Visits(trio.current_time)
-        disk = DiskDriver(nursery, wait if stuck == "prepare" else lambda: None, visits)
+        loop_lock = LoopLock(trio.current_time)
+        disk = DiskDriver(nursery, wait if stuck == "prepare" else lambda: None, loop_lock)
         for number in range(20):
             submit(disk, number)
         await trio.to_thread.run_sync(begun.wait, 60)
@@ -54,7 +54,7 @@ async def test_a_network_that_closed_while_the_disk_was_idle_tells_the_next_job_
     """No worker was there to be cancelled."""
     told: list[str] = []
     async with trio.open_nursery() as nursery:
-        disk = DiskDriver(nursery, lambda: None, Visits(trio.current_time))
+        disk = DiskDriver(nursery, lambda: None, LoopLock(trio.current_time))
         for _ in range(jobs_before):
             disk.submit(lambda: None, lambda _, error: told.append(str(error)))
     for _ in range(2):

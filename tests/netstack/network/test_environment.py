@@ -68,9 +68,9 @@ async def test_who_may_look_at_what_consumers_say(scheme: str, in_loop: bool, in
         gate = await consumer.open_gate(channels(producer, count=1))
         assert (gate.engine.spin_s > 0) is in_loop
         assert (producer._endpoint.listen() > 0) is in_loop
-        producer.visits.is_inside = True
+        producer.loop_lock.is_inside = True
         assert (producer._endpoint.listen() > 0) is in_thread
-        producer.visits.is_inside = False
+        producer.loop_lock.is_inside = False
         gate.close()
 
 

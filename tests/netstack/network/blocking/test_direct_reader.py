@@ -384,16 +384,16 @@ def test_a_format_that_calls_its_own_task_manager_is_told(pair: Pair) -> None:
 def test_ctrl_c_in_a_call_that_spins_is_raised_when_it_parks(pair: Pair) -> None:
     partition, gate = pair.join()
     reader = blocking.RecordReader[bytes](gate)
-    parking, visits = reader._parking, pair.consumer.portal.inside.visits
-    visits.enter(parking.stay)
+    parking, loop_lock = reader._parking, pair.consumer.portal.inside.loop_lock
+    loop_lock.enter(parking.held)
     signal.raise_signal(signal.SIGINT)  # deferred, because this thread is inside
     raised = []
-    for step in (parking._relax, visits.leave):  # the first leaves for a moment
+    for step in (parking._relax, loop_lock.leave):  # the first leaves for a moment
         try:
             step()
         except KeyboardInterrupt:  # anywhere else it would end the tests
             raised.append(step)
-    assert raised == [visits.leave]
+    assert raised == [loop_lock.leave]
     writer = blocking.RecordWriter(partition)
     writer.emit(b"1")
     writer.finish()

@@ -9,7 +9,7 @@ from pump_stage import Stage
 
 from netstack.base.errors import ConnectionLost
 from netstack.exchange.wire.frames import CancelChannel, Frame, Ping
-from netstack.network.connection.fair_share import FREE_SHARE, OTHERS_SHARE, TURN_S, Turns, WorkAccount
+from netstack.network.connection.fair_share import FREE_SHARE, OTHERS_SHARE, TURN_S, FairShare, WorkAccount
 from netstack.network.connection.pump import FRAMES_A_READ, MIN_READ_BYTES, SHORT_READ_BYTES
 
 
@@ -25,7 +25,7 @@ class Work:
 
 async def run_floods(floods: int) -> tuple[float, float]:
     work = Work()
-    turns = Turns(work)
+    share = FairShare(work)
     flooded = others = 0.0
 
     async def flood() -> None:
@@ -33,7 +33,7 @@ async def run_floods(floods: int) -> tuple[float, float]:
         while True:
             work.now += TURN_S
             flooded += TURN_S
-            await turns.pass_on(TURN_S)
+            await share.pass_on(TURN_S)
 
     async def honest() -> None:
         nonlocal others
@@ -60,7 +60,7 @@ def test_however_many_flood_the_others_keep_most_of_the_loop(floods: int) -> Non
 
 def test_who_is_alone_waits_for_nobody() -> None:
     async def main() -> int:
-        turns = Turns(Work())
+        share = FairShare(Work())
         rounds = 0
 
         async def count() -> None:
@@ -73,7 +73,7 @@ def test_who_is_alone_waits_for_nobody() -> None:
             nursery.start_soon(count)
             await trio.lowlevel.checkpoint()
             before = rounds
-            await turns.pass_on(1000.0)
+            await share.pass_on(1000.0)
             nursery.cancel_scope.cancel()
             return rounds - before
 
@@ -81,13 +81,13 @@ def test_who_is_alone_waits_for_nobody() -> None:
 
 
 async def test_who_leaves_the_line_holds_nobody_up() -> None:
-    turns = Turns(Work())
+    share = FairShare(Work())
     with trio.CancelScope() as scope:
         scope.cancel()
-        await turns.pass_on(1.0)
+        await share.pass_on(1.0)
     assert scope.cancelled_caught
     with trio.fail_after(120):
-        await turns.pass_on(1.0)
+        await share.pass_on(1.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.01), st.floats(0, 0.001), st.integers(0, 1_000_000)), max_size=50))

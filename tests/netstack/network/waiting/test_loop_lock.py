@@ -1,4 +1,4 @@
-"""The lock of the data path: one at a time, whoever stays and whoever comes, and nobody waits for ever."""
+"""The lock of the data path: one at a time, whoever keeps it and whoever comes, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -10,90 +10,90 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import LocalProtocolError, PoolDestroyed, RecordError
-from netstack.network.waiting.loop_lock import Visits
-from netstack.network.waiting.staying import Stay, staying_emitter
+from netstack.network.waiting.held_lock import HeldLock, holding_emitter
+from netstack.network.waiting.loop_lock import LoopLock
 
 PATIENCE_S = 120.0
 RECORDS = 1_000
 
 
-def staying(visits: Visits) -> Stay:
+def holding(loop_lock: LoopLock) -> HeldLock:
     """A visitor that has the lock and is in no call."""
-    stay = Stay(visits.door)
-    visits.enter(stay)
-    visits.leave_quietly(stay)
-    assert stay.is_resident
-    return stay
+    held = HeldLock(loop_lock.entry)
+    loop_lock.enter(held)
+    loop_lock.leave_quietly(held)
+    assert held.is_held
+    return held
 
 
-def emitter(stay: Stay, take: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return staying_emitter(stay, take, {}, lambda: None)
+def emitter(held: HeldLock, take: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return holding_emitter(held, take, {}, lambda: None)
 
 
 def test_who_stays_writes_without_entering_until_somebody_else_comes() -> None:
-    visits = Visits(float)
-    stay = staying(visits)
+    loop_lock = LoopLock(float)
+    held = holding(loop_lock)
     written: list[int] = []
-    emit = emitter(stay, lambda record: written.append(record) is None)
+    emit = emitter(held, lambda record: written.append(record) is None)
     assert emit(1)
-    visits.enter()  # takes the lock away
-    assert not stay.is_resident
+    loop_lock.enter()  # takes the lock away
+    assert not held.is_held
     assert not emit(2)
-    visits.leave_quietly()
+    loop_lock.leave_quietly()
     assert not emit(3)
-    visits.enter(stay)
-    visits.leave_quietly(stay)
+    loop_lock.enter(held)
+    loop_lock.leave_quietly(held)
     assert emit(4)
     assert written == [1, 4]
 
 
 def test_another_thread_does_not_write_in_the_place_of_who_stays() -> None:
-    stay = staying(Visits(float))
+    held = holding(LoopLock(float))
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(emitter(stay, lambda record: True)(1)))
+    thread = threading.Thread(target=lambda: answers.append(emitter(held, lambda record: True)(1)))
     thread.start()
     thread.join(PATIENCE_S)
     assert answers == [False]
 
 
 def test_who_is_in_a_call_is_inside_and_one_who_waits_gets_in_when_it_ends() -> None:
-    visits = Visits(float)
-    stay = staying(visits)
-    assert not visits.is_mine
+    loop_lock = LoopLock(float)
+    held = holding(loop_lock)
+    assert not loop_lock.is_mine
     others: list[threading.Thread] = []
 
     def take(record: Any) -> bool:
-        assert visits.is_mine
-        others.append(threading.Thread(target=lambda: (visits.enter(), visits.leave_quietly())))
+        assert loop_lock.is_mine
+        others.append(threading.Thread(target=lambda: (loop_lock.enter(), loop_lock.leave_quietly())))
         others[0].start()
-        while not visits.door.is_wanted:
+        while not loop_lock.entry.is_wanted:
             pass
         return True
 
-    assert emitter(stay, take)(1)
+    assert emitter(held, take)(1)
     others[0].join(PATIENCE_S)
     assert not others[0].is_alive()
-    assert not stay.is_resident
+    assert not held.is_held
 
 
 def test_a_refused_record_is_not_written_and_other_errors_are_raised() -> None:
-    stay = staying(Visits(float))
+    held = holding(LoopLock(float))
     errors: list[Exception] = [LocalProtocolError("finished"), PoolDestroyed("released"), RecordError("no int")]
 
     def take(record: Any) -> bool:
         raise errors[record]
 
-    emit = emitter(stay, take)
+    emit = emitter(held, take)
     assert (emit(0), emit(1)) == (False, False)
     with pytest.raises(RecordError, match="no int"):
         emit(2)
-    assert not stay.is_active
+    assert not held.is_active
     with pytest.raises(TypeError):
         emit()  # type: ignore[call-arg]
 
 
 def test_connections_with_something_to_send_are_flushed_after_the_record() -> None:
-    stay = staying(Visits(float))
+    held = holding(LoopLock(float))
     unsent: dict[Any, None] = {}
     steps: list[str] = []
 
@@ -102,7 +102,7 @@ def test_connections_with_something_to_send_are_flushed_after_the_record() -> No
         unsent[record] = None
         return True
 
-    assert staying_emitter(stay, take, unsent, lambda: steps.append("flush"))(1)
+    assert holding_emitter(held, take, unsent, lambda: steps.append("flush"))(1)
     assert steps == ["record", "flush"]
 
 
@@ -118,8 +118,8 @@ def many_switches() -> Iterator[None]:
 @pytest.mark.usefixtures("many_switches")
 @pytest.mark.parametrize("threads", [2, 4])
 def test_one_at_a_time(threads: int) -> None:
-    """Threads that stay, and one that never does, add to a number in two steps."""
-    visits = Visits(float)
+    """Threads that keep the lock, and one that never does, add to a number in two steps."""
+    loop_lock = LoopLock(float)
     total = [0]
 
     def add(_: Any) -> bool:
@@ -130,19 +130,19 @@ def test_one_at_a_time(threads: int) -> None:
         return True
 
     def stay_and_add() -> None:
-        stay = Stay(visits.door)
-        emit = emitter(stay, add)
+        held = HeldLock(loop_lock.entry)
+        emit = emitter(held, add)
         for _ in range(RECORDS):
             if not emit(None):
-                visits.enter(stay)
+                loop_lock.enter(held)
                 add(None)
-                visits.leave_quietly(stay)
+                loop_lock.leave_quietly(held)
 
     def visit_and_add() -> None:
         for _ in range(RECORDS):
-            visits.enter()
+            loop_lock.enter()
             add(None)
-            visits.leave_quietly()
+            loop_lock.leave_quietly()
 
     running = [threading.Thread(target=stay_and_add, daemon=True) for _ in range(threads)]
     running.append(threading.Thread(target=visit_and_add, daemon=True))
@@ -155,14 +155,14 @@ def test_one_at_a_time(threads: int) -> None:
 
 
 def test_who_would_stay_lets_in_who_waits_already() -> None:
-    visits = Visits(float)
-    stay = Stay(visits.door)
-    visits.enter(stay)
-    other = threading.Thread(target=lambda: (visits.enter(), visits.leave_quietly()), daemon=True)
+    loop_lock = LoopLock(float)
+    held = HeldLock(loop_lock.entry)
+    loop_lock.enter(held)
+    other = threading.Thread(target=lambda: (loop_lock.enter(), loop_lock.leave_quietly()), daemon=True)
     other.start()
-    while not visits.door.is_wanted:
+    while not loop_lock.entry.is_wanted:
         pass
-    visits.leave_quietly(stay)
+    loop_lock.leave_quietly(held)
     other.join(PATIENCE_S)
     assert not other.is_alive()
-    assert not stay.is_resident
+    assert not held.is_held
