@@ -104,7 +104,7 @@ async def _take_checkpoints(cluster: LocalCluster, job_id: str, began: float, pa
 
     while True:
         await trio.sleep(3.0 * pace)
-        master = cluster.jobmanager.jobs.running.get(job_id)
+        master = cluster.jobmanager.dispatcher.running.get(job_id)
         if master is not None and phase_at(began, pace) == ALIGN:
             await master.checkpoint()
 

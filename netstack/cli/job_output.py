@@ -103,8 +103,8 @@ def job_lines(job: Document) -> list[RenderableType]:
     if job["last_checkpoint"]:
         last = job["last_checkpoint"]
         lines.append(Text(f"checkpoint {last['checkpoint_id']}: {last['path']}"))
-    for happening in job["log"][-8:]:
-        lines.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(happening['at']))} {happening['text']}", "dim"))
+    for entry in job["log"][-8:]:
+        lines.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(entry['at']))} {entry['text']}", "dim"))
     return lines
 
 

@@ -346,7 +346,7 @@ class _Run:
             from_savepoint=self._from_savepoint,
             allow_non_restored_state=self._allow_non_restored_state,
         )
-        record = cluster.jobmanager.jobs.find(self._job_id)
+        record = cluster.jobmanager.dispatcher.find(self._job_id)
         if record.stored.not_restored:
             self._view.print(not_restored_line(record.stored.not_restored))
         master = record.master

@@ -1,6 +1,6 @@
 """The JobManager views of `netstack top`: jobs, tasks and TaskManagers.
 
-Takes: samples of `ClusterWatch.snapshot` with their times. Gives: a frozen view, and lines for a terminal.
+Takes: samples of `ClusterSnapshots.snapshot` with their times. Gives: a frozen view, and lines for a terminal.
 """
 
 from __future__ import annotations

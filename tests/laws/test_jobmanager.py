@@ -70,14 +70,14 @@ async def play(seed: int, folder: Path) -> World:
         for job in jobs:
             while cluster.manager is None:
                 await cluster.changed.wait()
-            submitted.append(await cluster.manager.jobs.submit(write_job(job.stream_graph())))
+            submitted.append(await cluster.manager.dispatcher.submit(write_job(job.stream_graph())))
             await trio.sleep(chance.uniform(0.0, 2.0))
         with trio.move_on_after(LONGEST_S) as limit:
             for job_id in submitted:
                 while True:
                     while cluster.manager is None:
                         await cluster.changed.wait()
-                    record = cluster.manager.jobs.records[job_id]
+                    record = cluster.manager.dispatcher.records[job_id]
                     if record.end is not None:
                         break
                     with trio.move_on_after(1.0):
@@ -85,7 +85,7 @@ async def play(seed: int, folder: Path) -> World:
                 assert record.end["state"] == "finished", record.end
         assert not limit.cancelled_caught, [
             (record.name, record.master and [each.text for each in record.master.log.all()][-5:])
-            for record in (cluster.manager.jobs.records.values() if cluster.manager else ())
+            for record in (cluster.manager.dispatcher.records.values() if cluster.manager else ())
         ]
         await trio.sleep(60.0)
         assert cluster.manager is not None

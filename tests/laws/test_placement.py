@@ -6,7 +6,7 @@ from itertools import permutations
 from hypothesis import assume, given, settings, strategies as st
 
 from netstack.base.ids import ResultPartitionType
-from netstack.cluster.jobmanager.resource_manager.slots import ClusterSlots
+from netstack.cluster.jobmanager.resource_manager.slot_manager import SlotManager
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import Proceed, SlotsOffered, StartJob, TaskManagerRegistered, Tick
 from netstack.schedule.graph.job_graph import (
@@ -181,7 +181,7 @@ def played(graph, slots, taken, mode):
     """
     scheduler = Scheduler(graph, "run", settings=SchedulerSettings(mode=mode))
     everything = SlotDemand((1,) * sum(slots))
-    cluster = ClusterSlots(mode, lambda job_id: everything if job_id == "other" else scheduler.slot_demand())
+    cluster = SlotManager(mode, lambda job_id: everything if job_id == "other" else scheduler.slot_demand())
     for number, count in enumerate(slots):
         cluster.register(str(number), count)
     cluster.job_came("other")

@@ -157,10 +157,10 @@ class Runner:
         self, name: str, graph: dict[str, Any], *, is_disturbed: bool
     ) -> tuple[list[Span], list[CheckpointReport]]:
         spec, spans, reports = self._spec, list[Span](), list[CheckpointReport]()
-        jobs = self._cluster.jobmanager.jobs
+        dispatcher = self._cluster.jobmanager.dispatcher
         first, second = (each.location.name for each in self._cluster.jobmanager.taskmanagers.all())
         placement = FixedPlacement({SOURCE: [first] * spec.channels, SINK: [second] * SINKS})
-        record = jobs.records[await jobs.submit(graph, placement=placement)]
+        record = dispatcher.records[await dispatcher.submit(graph, placement=placement)]
         try:
             master = await self._running(name, record)
             await trio.sleep(WARM_UP_S)

@@ -252,7 +252,7 @@ class JobClient:
         return self._questions.field(await self._questions.ask("taskmanagers", {}), "taskmanagers", list)
 
     async def look(self) -> Document:
-        """Returns a snapshot of the cluster, down to each channel (`ClusterWatch.snapshot`).
+        """Returns a snapshot of the cluster, down to each channel (`ClusterSnapshots.snapshot`).
 
         Channel details are present shortly after the first call, while calls continue.
 

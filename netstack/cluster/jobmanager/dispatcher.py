@@ -45,7 +45,7 @@ LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 
 @final
-class Jobs:
+class Dispatcher:
     """The jobs of one JobManager.
 
     Attributes:

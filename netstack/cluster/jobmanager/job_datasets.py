@@ -14,7 +14,7 @@ from ...schedule import events
 from ...schedule.scheduler import Scheduler
 from ..control.messages import KeepDataset
 from .datasets import DatasetRecord, KeptPartition
-from .job_master.attempt_translator import JobDriver
+from .job_master.attempt_translator import AttemptTranslator
 from .job_services import JobServices
 
 
@@ -26,11 +26,13 @@ class JobDatasets:
         services: the JobManager's interface for jobs.
     """
 
-    def __init__(self, job_id: str, name: str, scheduler: Scheduler, driver: JobDriver, services: JobServices) -> None:
+    def __init__(
+        self, job_id: str, name: str, scheduler: Scheduler, translator: AttemptTranslator, services: JobServices
+    ) -> None:
         self._job_id = job_id
         self._name = name
         self._scheduler = scheduler
-        self._driver = driver
+        self._translator = translator
         self._services = services
         self._has_some = any(dataset.type.is_persistent for dataset in scheduler.topology.job.datasets)
         self._written: dict[int, int] = {}
@@ -73,5 +75,5 @@ class JobDatasets:
         counts = self._scheduler.topology.subpartition_counts(number).tolist()
         places = self._scheduler.persistent()[number]
         for count, (partition, attempt, location) in zip(counts, places, strict=True):
-            name = self._driver.partition_name(partition, attempt)
+            name = self._translator.partition_name(partition, attempt)
             yield KeptPartition(name, location.address, count, self._written.get(partition, 0))

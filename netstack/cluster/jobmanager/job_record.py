@@ -45,8 +45,8 @@ class JobRecord:
         storage: storage of its checkpoints; None: it takes none.
         named_folder: checkpoint folder that the job names itself.
         retain: after which ends its checkpoints are kept (`StreamSettings`).
-        placement: fixed placement (`Jobs.submit`).
-        coordinator: coordinator in this process (`Jobs.submit`).
+        placement: fixed placement (`Dispatcher.submit`).
+        coordinator: coordinator in this process (`Dispatcher.submit`).
         scheduler: its scheduler until it runs; then the master has it.
         last: its details at its end.
         waits_for: why it does not run, or why its end is not stored yet.

@@ -27,7 +27,7 @@ REMEMBERED: Final = 1_000
 
 @final
 @dataclass(frozen=True, slots=True)
-class Happening:
+class LogEntry:
     """One entry of a job's log.
 
     Attributes:
@@ -52,18 +52,18 @@ class JobLog:
     def __init__(self) -> None:
         self.added = 0
         """The number of entries so far, including discarded ones."""
-        self._happenings: deque[Happening] = deque(maxlen=REMEMBERED)
+        self._entries: deque[LogEntry] = deque(maxlen=REMEMBERED)
 
     def add(self, at: float, what: str, text: str) -> None:
         """Adds an entry."""
         self.added += 1
-        self._happenings.append(Happening(at, what, text))
+        self._entries.append(LogEntry(at, what, text))
 
-    def all(self) -> list[Happening]:
+    def all(self) -> list[LogEntry]:
         """Returns the stored entries, oldest first."""
-        return [*self._happenings]
+        return [*self._entries]
 
-    def since(self, added: int) -> list[Happening]:
+    def since(self, added: int) -> list[LogEntry]:
         """Returns the stored entries after the first `added`."""
         new = self.added - added
         return self.all()[-new:] if new > 0 else []

@@ -9,7 +9,7 @@ from ...network.waiting.threads import InThread
 from ...schedule.descriptors.blob_store import MemoryBlobStore
 from .config import JobManagerConfig
 from .datasets import Datasets
-from .resource_manager.slots import ClusterSlots
+from .resource_manager.slot_manager import SlotManager
 from .resource_manager.taskmanagers import TaskManagers
 from .store import JobStore
 
@@ -26,7 +26,7 @@ class JobManagerParts:
 
     config: JobManagerConfig
     store: JobStore
-    slots: ClusterSlots
+    slots: SlotManager
     taskmanagers: TaskManagers
     blobs: MemoryBlobStore
     datasets: Datasets

@@ -16,12 +16,12 @@ from ...base.units import counted
 from ...schedule.graph.job_limits import check_limits
 from ..control.port import Answers
 from .blobs import Upload
-from .dispatcher import Jobs
+from .dispatcher import Dispatcher
 from .job_master.stacks import StackQueries
 from .job_record import JobRecord, audit
 from .log import fatal_traceback
 from .parts import JobManagerParts
-from .views.cluster_snapshots import ClusterWatch
+from .views.cluster_snapshots import ClusterSnapshots
 from .views.documents import job_document, summary, taskmanagers_document
 
 Document: TypeAlias = dict[str, Any]
@@ -55,8 +55,8 @@ class ClientQueries:
     def __init__(
         self,
         parts: JobManagerParts,
-        jobs: Jobs,
-        watch: ClusterWatch,
+        dispatcher: Dispatcher,
+        snapshots: ClusterSnapshots,
         stacks: StackQueries,
         *,
         upload: Upload,
@@ -64,8 +64,8 @@ class ClientQueries:
         is_bound: bool = False,
     ) -> None:
         self._parts = parts
-        self._dispatcher = jobs
-        self._watch = watch
+        self._dispatcher = dispatcher
+        self._snapshots = snapshots
         self._stacks = stacks
         self._is_bound = is_bound
         self._client = client
@@ -178,8 +178,8 @@ class ClientQueries:
         return {"taskmanagers": taskmanagers_document(self._parts)}
 
     async def _look(self, document: Document) -> Document:
-        self._watch.request_updates()
-        return self._watch.snapshot()
+        self._snapshots.request_updates()
+        return self._snapshots.snapshot()
 
     async def _stack(self, document: Document) -> Document:
         record = self._find(document)

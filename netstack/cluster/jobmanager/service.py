@@ -46,16 +46,16 @@ from ..control.reports import BlobKept, FetchBlob, JobClosed, JobOpened, JobRefu
 from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
-from .dispatcher import Jobs
+from .dispatcher import Dispatcher
 from .job_master.stacks import StackQueries
 from .parts import JobManagerParts
 from .queries import ClientQueries
-from .resource_manager.slot_offers import SlotOffers
-from .resource_manager.slots import ClusterSlots
+from .resource_manager.resource_manager import ResourceManager
+from .resource_manager.slot_manager import SlotManager
 from .resource_manager.taskmanagers import ConnectedTaskManager, TaskManagers
 from .standby import keep_folder, wait_for_folder
 from .store import JobStore, open_job_store
-from .views.cluster_snapshots import ClusterWatch
+from .views.cluster_snapshots import ClusterSnapshots
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
@@ -70,7 +70,7 @@ class JobManager:
 
     Attributes:
         blob_server: serves offloaded data and packages to TaskManagers.
-        watch: takes snapshots of the cluster.
+        snapshots: takes snapshots of the cluster.
         server_failures: failures of the page's server and of the metrics' server, which were started again.
     """
 
@@ -79,7 +79,7 @@ class JobManager:
     ) -> None:
         self.address = address
         self.config = config
-        self.slots = ClusterSlots(config.load_balance, self._demand_of)
+        self.slots = SlotManager(config.load_balance, self._demand_of)
         self.taskmanagers = TaskManagers(require_tls=config.require_tls)
         self.blobs = MemoryBlobStore()
         self.datasets = Datasets(
@@ -87,12 +87,12 @@ class JobManager:
         )
         self.parts = JobManagerParts(config, store, self.slots, self.taskmanagers, self.blobs, self.datasets, in_thread)
         self.blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
-        self.jobs = Jobs(self.parts, self, nursery, self._job_left, self.prune_packages)
+        self.dispatcher = Dispatcher(self.parts, self, nursery, self._job_left, self.prune_packages)
         self._nursery = nursery
-        self._offers = SlotOffers(self.parts, self.jobs, nursery)
-        self.watch = ClusterWatch(self.parts, self.jobs.records)
+        self._resources = ResourceManager(self.parts, self.dispatcher, nursery)
+        self.snapshots = ClusterSnapshots(self.parts, self.dispatcher.records)
         self.stacks = StackQueries(self.taskmanagers)
-        self._uploads = Uploads(store, in_thread, self.jobs.packages)
+        self._uploads = Uploads(store, in_thread, self.dispatcher.packages)
         self._log = LimitedLog(LOGGER, trio.current_time)
         self.server_failures = {"page": 0, "metrics": 0}
         self._session = secrets.token_hex(8)
@@ -129,24 +129,19 @@ class JobManager:
 
     def require(self, job_id: str, missing: int) -> None:
         """Sets the number of slots that a job lacks (`JobServices`)."""
-        under_way = sum(len(taskmanager.opening.get(job_id, ())) for taskmanager in self.taskmanagers.all())
-        self.slots.require(job_id, max(0, missing - under_way))
-        self._offers.offer()
+        self._resources.require(job_id, missing)
 
     def _demand_of(self, job_id: str) -> SlotDemand | None:
-        master = self.jobs.running.get(job_id)
+        master = self.dispatcher.running.get(job_id)
         return None if master is None else master.scheduler.slot_demand()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
         """Returns slots that a job no longer needs (`JobServices`)."""
-        for slot in slots:
-            self.slots.give_back(job_id, slot.location.taskmanager, slot.index)
-        self._offers.offer()
+        self._resources.give_back(job_id, slots)
 
     def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
         """Sets the TaskManagers of which a job accepts no more slots (`JobServices`)."""
-        self.slots.block(job_id, taskmanagers)
-        self._offers.offer()
+        self._resources.block(job_id, taskmanagers)
 
     def heard_s(self, taskmanager: str) -> float | None:
         """Returns when a TaskManager was last heard (`JobServices`)."""
@@ -159,11 +154,11 @@ class JobManager:
 
     async def put_committing(self, job_id: str) -> None:
         """Stores that a job begins to commit (`JobServices`)."""
-        await self.jobs.put_committing(job_id)
+        await self.dispatcher.put_committing(job_id)
 
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
         """Keeps a dataset of a finished job (`JobServices`)."""
-        await self.datasets.put(replace(dataset, owner=self.jobs.records[dataset.job_id].stored.owner))
+        await self.datasets.put(replace(dataset, owner=self.dispatcher.records[dataset.job_id].stored.owner))
 
     def describe_slots(self) -> str:
         """Describes the existing slots in words (`JobServices`)."""
@@ -176,7 +171,7 @@ class JobManager:
     def _job_left(self, job_id: str) -> None:
         """Frees the slots and blobs of an ended job."""
         self.blob_server.job_left(job_id)
-        self._offers.job_left(job_id)
+        self._resources.job_left(job_id)
 
     async def serve(self, listener: Listener) -> None:
         """Accepts connections until cancelled."""
@@ -191,8 +186,8 @@ class JobManager:
                 is_bound = link.is_client_only and not self.config.is_shared
                 queries = ClientQueries(
                     self.parts,
-                    self.jobs,
-                    self.watch,
+                    self.dispatcher,
+                    self.snapshots,
                     self.stacks,
                     upload=upload,
                     client=link.peer,
@@ -312,7 +307,7 @@ class JobManager:
         blobs = BlobAnswers(link, partial(self.blob_server.answer, name))
         self._nursery.start_soon(self._serve_blobs, found, blobs)
         try:
-            self._offers.offer()
+            self._resources.offer()
             while True:
                 message = await link.receive()
                 found.heard_s = trio.current_time()
@@ -325,17 +320,15 @@ class JobManager:
         finally:
             blobs.stop()
             found.lost_because = reason
-            self.watch.lost(name, reason)
+            self.snapshots.lost(name, reason)
             self.taskmanagers.remove(name)
             self.blob_server.lost(name)
             self.datasets.lost(found.location)
-            self.slots.lose(name)
-            for job_id, slots in found.opening.items():
-                self.slots.missed(job_id, len(slots))
+            self._resources.lost(found)
             LOGGER.info("TaskManager %s lost: %s", name, reason)
-            for master in [*self.jobs.running.values()]:
+            for master in [*self.dispatcher.running.values()]:
                 master.lost(name, reason)
-            self._offers.offer()
+            self._resources.offer()
 
     def _on_taskmanager_message(self, name: str, link: ControlLink, message: Message) -> None:
         if isinstance(message, BlobKept):
@@ -350,7 +343,7 @@ class JobManager:
             return
         if isinstance(message, Statistics):
             try:
-                self.watch.on_details(name, message.document)
+                self.snapshots.on_details(name, message.document)
             except ValueError as error:
                 raise RemoteProtocolError(
                     ErrorCode.MALFORMED_FRAME, f"{link.peer} sent malformed details: {error}"
@@ -362,14 +355,14 @@ class JobManager:
                 ErrorCode.UNEXPECTED_FRAME,
                 f"{link.peer} sent {type(message).__name__}, which TaskManagers do not send",
             )
-        master = self.jobs.running.get(job_id)
+        master = self.dispatcher.running.get(job_id)
         taskmanager = self.taskmanagers.get(name)
         if master is None or taskmanager is None:
             return
         if isinstance(message, JobOpened):
-            self._offers.opened(taskmanager, message.job_id, master)
+            self._resources.opened(taskmanager, message.job_id, master)
         elif isinstance(message, JobRefused):
-            self._offers.refused(taskmanager, message, master)
+            self._resources.refused(taskmanager, message, master)
         else:
             if isinstance(message, JobClosed):
                 taskmanager.jobs.discard(message.job_id)  # it must open the job again before it gets tasks
@@ -417,10 +410,10 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
                 async with background_tasks() as nursery:
                     manager = JobManager(config, listener.address, store, nursery, in_thread)
                     await manager.datasets.recover()
-                    await manager.jobs.recover()
+                    await manager.dispatcher.recover()
                     await manager.prune_packages()
                     nursery.start_soon(manager.serve, listener)
-                    nursery.start_soon(manager.watch.run)
+                    nursery.start_soon(manager.snapshots.run)
                     if config.folder is not None:
                         nursery.start_soon(keep_folder, store, in_thread)
                     yield manager

@@ -122,8 +122,8 @@ class Web:
         while True:
             began_s = time.perf_counter()
             try:
-                self._manager.watch.request_updates()
-                self.history.add(steady_time(), snapshot_text(self._manager.watch.snapshot() | self._facts))
+                self._manager.snapshots.request_updates()
+                self.history.add(steady_time(), snapshot_text(self._manager.snapshots.snapshot() | self._facts))
             except Exception as error:  # a failed snapshot must not end the JobManager
                 log.log(logging.ERROR, "look", "the web page could not take a snapshot of the cluster", error=error)
             await trio.sleep(max(LOOK_S, (time.perf_counter() - began_s) / LOOK_PART))
@@ -171,10 +171,10 @@ class Web:
     # Flink's paths.
 
     def _summaries(self) -> list[dict[str, Any]]:
-        return [summary(record, self._manager.parts) for record in self._manager.jobs.records.values()]
+        return [summary(record, self._manager.parts) for record in self._manager.dispatcher.records.values()]
 
     def _find(self, request: Request) -> JobRecord:
-        return self._manager.jobs.find(request.path_params["job"])
+        return self._manager.dispatcher.find(request.path_params["job"])
 
     async def _overview(self, request: Request) -> Response:
         return JsonResponse(flink.overview(self._summaries(), taskmanagers_document(self._manager.parts)))
@@ -209,8 +209,10 @@ class Web:
         return JsonResponse(flink.vertex(number, vertex))
 
     async def _backpressure(self, request: Request) -> Response:
-        self._manager.watch.request_updates()
-        return JsonResponse(flink.backpressure(_vertex_of(request, self._manager.watch.drawn(self._find(request)))[1]))
+        self._manager.snapshots.request_updates()
+        return JsonResponse(
+            flink.backpressure(_vertex_of(request, self._manager.snapshots.drawn(self._find(request)))[1])
+        )
 
     async def _flame_graph(self, request: Request) -> Response:
         record = self._find(request)
@@ -286,8 +288,8 @@ class Web:
     # netstack's own paths.
 
     async def _own_job(self, request: Request) -> Response:
-        self._manager.watch.request_updates()
-        return JsonResponse(self._manager.watch.drawn(self._find(request)))
+        self._manager.snapshots.request_updates()
+        return JsonResponse(self._manager.snapshots.drawn(self._find(request)))
 
     async def _log(self, request: Request) -> Response:
         words = request.query_params.get("search", "").lower().split()

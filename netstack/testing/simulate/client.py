@@ -91,7 +91,7 @@ class User:
     # Actions.
 
     async def _do(self, act: Act) -> None:
-        record = (await self._manager()).jobs.records.get(self._job_id)
+        record = (await self._manager()).dispatcher.records.get(self._job_id)
         if record is None or record.master is None:
             return
         self._log_event(f"USER {act.kind} of {self._name}")
@@ -105,17 +105,17 @@ class User:
             self._stopped_for = () if await self._go_on(act.widths, 0.5) else act.widths
 
     async def _saved(self, manager: JobManager, *, stop: bool) -> object:
-        master = manager.jobs.records[self._job_id].master
+        master = manager.dispatcher.records[self._job_id].master
         return None if master is None else await master.savepoint(stop=stop)
 
     async def _cancel(self) -> None:
         """Cancels the job and starts it again from its newest retained checkpoint."""
         while True:
             manager = await self._manager()
-            record = manager.jobs.records[self._job_id]
+            record = manager.dispatcher.records[self._job_id]
             if record.end is not None:
                 break
-            await self._ask(lambda manager: manager.jobs.cancel(manager.jobs.records[self._job_id]))
+            await self._ask(lambda manager: manager.dispatcher.cancel(manager.dispatcher.records[self._job_id]))
         if record.end["state"] != _CANCELED:
             return
         newest = CheckpointStorage(self._checkpoints).newest()
@@ -150,7 +150,7 @@ class User:
         """Submits the job if the JobManager lacks it, and waits. Returns its record if it has ended."""
         while trio.current_time() < until_s:
             manager = await self._manager()
-            record = manager.jobs.records.get(self._job_id)
+            record = manager.dispatcher.records.get(self._job_id)
             if record is None:
                 await self._submit(manager)
             elif record.end is not None:
@@ -161,13 +161,13 @@ class User:
         return None
 
     async def _submit(self, manager: JobManager) -> None:
-        mine = [each.stored.job_id for each in manager.jobs.records.values() if each.name == self._name]
+        mine = [each.stored.job_id for each in manager.dispatcher.records.values() if each.name == self._name]
         new = [job_id for job_id in mine if job_id not in self.jobs]
         if not new:
             graph = job(self._scenario, self._name, self._widths).stream_graph()
             placement = _placed_apart(self._scenario, graph) if self._scenario.is_placed else None
             document = write_job(graph)
-            submit = partial(manager.jobs.submit, document, from_savepoint=self._savepoint, placement=placement)
+            submit = partial(manager.dispatcher.submit, document, from_savepoint=self._savepoint, placement=placement)
             job_id = await self._ask(lambda manager: submit())
             if job_id is None:
                 await trio.sleep(_LOOK_S)
@@ -233,7 +233,7 @@ class User:
 
     def _state(self) -> str:
         manager: JobManager | None = self._host.service
-        record = None if manager is None else manager.jobs.records.get(self._job_id)
+        record = None if manager is None else manager.dispatcher.records.get(self._job_id)
         master: JobMaster | None = None if record is None else record.master
         return (
             "nobody runs it" if master is None else f"{master.scheduler.state.value}; {master.scheduler.statistics()}"

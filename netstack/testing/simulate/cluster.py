@@ -290,7 +290,7 @@ class Cluster:
             self._check()
             manager: JobManager | None = self.jobmanager.service
             if manager is not None:
-                for master in manager.jobs.running.values():
+                for master in manager.dispatcher.running.values():
                     faults.overhear(master)
 
     def _check(self) -> None:

@@ -113,7 +113,7 @@ class Faults:
         manager: JobManager | None = self._hosts[JOBMANAGER].service
         if host.service is not None and manager is not None:
             for scope in host.service.scopes:
-                master = manager.jobs.running.get(scope.job_id)
+                master = manager.dispatcher.running.get(scope.job_id)
                 if master is not None and master.end is None:
                     yield scope, master
 
@@ -144,5 +144,5 @@ class Faults:
                 add(at, what, text)
 
             master.log.add = note  # type: ignore[method-assign]
-            for happening in master.log.all():
-                self._log_event(f"earlier, {happening.what}: {happening.text}")
+            for entry in master.log.all():
+                self._log_event(f"earlier, {entry.what}: {entry.text}")

@@ -83,7 +83,7 @@ _VIEWED: Final[dict[int, tuple[Any, set[int]]]] = {}
 
 
 def _placed(_: object, reports: TaskReports, taskmanager: str, attempt: Any, *__: object) -> str:
-    is_old = reports._scheduler.attempt(reports._driver.subtask(attempt)) > attempt[2]
+    is_old = reports._scheduler.attempt(reports._translator.subtask(attempt)) > attempt[2]
     return "reports of attempts that are over" if is_old else ""
 
 

@@ -98,13 +98,13 @@ async def measure_mesh(
         spec = dataclasses.replace(spec, seconds=DEFAULT_SECONDS)
     matrix = Matrix(spec)
     conversation = _Conversation(matrix, mesh, on_progress, deadlines or MeshDeadlines())
-    jobs = mesh.jobmanager.jobs
-    job_id = await jobs.submit(
+    dispatcher = mesh.jobmanager.dispatcher
+    job_id = await dispatcher.submit(
         write_job(matrix.graph(f"bench {secrets.token_hex(2)}")),
         placement=matrix.placed([daemon.name for daemon in mesh.daemons]),
         coordinator=conversation,
     )
-    record = jobs.records[job_id]
+    record = dispatcher.records[job_id]
     master = record.master
     assert master is not None, "no time was measured"
     try:

@@ -41,7 +41,7 @@ _STATES: Final = {
 
 
 @final
-class JobDriver:
+class AttemptTranslator:
     """Translates the instructions and messages of one job.
 
     Args:

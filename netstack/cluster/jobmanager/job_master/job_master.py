@@ -35,8 +35,8 @@ from ..job_datasets import JobDatasets
 from ..job_services import JobCoordinator, JobServices
 from ..peer_budget import Charge
 from ..progress import ProgressByVertex, checked_progress
-from ..resource_manager.slots import slots_needed
-from .attempt_translator import JobDriver
+from ..resource_manager.slot_manager import slots_needed
+from .attempt_translator import AttemptTranslator
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .inbox import PATIENCE_S, HeldFailures, JobInbox
 from .journal import JobJournal
@@ -101,9 +101,9 @@ class JobMaster:
         self.restored_from = restore
         self.progress: dict[str, ProgressByVertex] = {}
         self.tasks = JobTasks(scheduler)
-        self._driver = JobDriver(job_id, scheduler)
-        self._datasets = JobDatasets(job_id, name, scheduler, self._driver, services)
-        self._sender = TaskSender(job_id, self._driver, services)
+        self._translator = AttemptTranslator(job_id, scheduler)
+        self._datasets = JobDatasets(job_id, name, scheduler, self._translator, services)
+        self._sender = TaskSender(job_id, self._translator, services)
         self._services = services
         self._make_coordinator = make_coordinator
         self._storage = storage
@@ -117,7 +117,7 @@ class JobMaster:
             lambda: self._checkpoints is not None and self._checkpoints.is_storing,
         )
         self._reports = TaskReports(
-            scheduler, self.tasks, self._driver, self._inbox, services, self._taskmanagers, coordinator
+            scheduler, self.tasks, self._translator, self._inbox, services, self._taskmanagers, coordinator
         )
         self._open: set[str] = set()
         self._slots_missing = 0

@@ -32,7 +32,7 @@ from ...task.checkpoints import checked_subtask_report
 from ..job_services import JobCoordinator, JobServices
 from ..log import Failed
 from ..peer_budget import RESULTS_BYTES
-from .attempt_translator import JobDriver
+from .attempt_translator import AttemptTranslator
 from .checkpoints import JobCheckpoints
 from .inbox import JobInbox
 from .tasks import JobTasks, TaskCommands
@@ -51,7 +51,7 @@ class TaskReports:
         self,
         scheduler: Scheduler,
         tasks: JobTasks,
-        driver: JobDriver,
+        translator: AttemptTranslator,
         inbox: JobInbox,
         services: JobServices,
         taskmanagers: Mapping[str, TaskManagerLocation],
@@ -62,7 +62,7 @@ class TaskReports:
         self._checkpoints: JobCheckpoints | None = None
         self._scheduler = scheduler
         self._tasks = tasks
-        self._driver = driver
+        self._translator = translator
         self._inbox = inbox
         self._services = services
         self._taskmanagers = taskmanagers
@@ -80,7 +80,7 @@ class TaskReports:
             case TaskStates(state="waiting"):
                 self._waiting(message, now_s)
             case TaskStates():
-                self._inbox.post(self._driver.states(message, now_s))
+                self._inbox.post(self._translator.states(message, now_s))
             case TaskFinished():
                 self._finished(message, now_s)
             case TaskFailed():
@@ -88,16 +88,16 @@ class TaskReports:
             case CheckpointAcknowledged():
                 self._acknowledged(message)
             case CheckpointDeclined():
-                if self._checkpoints is not None and self._driver.is_current(message.attempt):
+                if self._checkpoints is not None and self._translator.is_current(message.attempt):
                     subtask = self._tasks.named(message.attempt)
                     self._checkpoints.declined(message.checkpoint_id, *subtask, message.reason)
             case PartitionConsumable():
-                self._inbox.post(self._driver.consumable(message, now_s))
+                self._inbox.post(self._translator.consumable(message, now_s))
             case SlotEnded():
-                self._inbox.post(self._driver.lost(taskmanager, message, now_s))
+                self._inbox.post(self._translator.lost(taskmanager, message, now_s))
                 self._inbox.post_held()
             case OperatorEvent():
-                if self._driver.is_current(message.attempt) and self._coordinator is not None:
+                if self._translator.is_current(message.attempt) and self._coordinator is not None:
                     self._coordinator.event(*self._tasks.named(message.attempt), message.event)
             case _:
                 raise RemoteProtocolError(
@@ -111,7 +111,7 @@ class TaskReports:
         Raises:
             RemoteProtocolError: the attempt was not sent there.
         """
-        number = self._driver.subtask(attempt)
+        number = self._translator.subtask(attempt)
         place = self._tasks.place_of(number, attempt[2])
         if place is None:
             is_wrong = attempt[2] >= self._scheduler.attempt(number)
@@ -125,36 +125,36 @@ class TaskReports:
             )
 
     def _finished(self, message: TaskFinished, now_s: float) -> None:
-        report = self._driver.finished(message, now_s)
+        report = self._translator.finished(message, now_s)
         if not self._tasks.returned(message):
             name, index = self._tasks.named(message.attempt)
             why = (
                 f"{name} ({index}) returns results, with which those of the job have more than"
                 f" {format_size(RESULTS_BYTES)}: write them to a file or a dataset, and return its name"
             )
-            number = self._driver.subtask(message.attempt)
+            number = self._translator.subtask(message.attempt)
             self._inbox.post(events.TaskFailed(now_s, number, message.attempt[2], why, is_recoverable=False))
             return
-        if message.final is not None and self.commands is not None and self._driver.is_current(message.attempt):
+        if message.final is not None and self.commands is not None and self._translator.is_current(message.attempt):
             self.commands.left(self._tasks.named(message.attempt), message.final)
         self._inbox.post(report)
 
     def _waiting(self, message: TaskStates, now_s: float) -> None:
         """Handles tasks that wait for a checkpoint, or for the commit phase, before they finish."""
         if self._checkpoints is None:
-            self._inbox.post(self._driver.waiting(message, now_s))
+            self._inbox.post(self._translator.waiting(message, now_s))
             return
         for attempt in message.attempts:
-            if self._driver.is_current(attempt):
+            if self._translator.is_current(attempt):
                 subtask = self._tasks.waits(attempt)
                 if not self._checkpoints.has_ended(subtask):
                     self._checkpoints.task_waits(*subtask)
 
     def _failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> None:
         where = self._taskmanagers.get(taskmanager) or TaskManagerLocation(taskmanager, "")
-        failure, reported = self._driver.failed(where, message, now_s)
+        failure, reported = self._translator.failed(where, message, now_s)
         self.failures[failure.subtask, failure.attempt] = reported
-        if message.is_secondary and self._driver.is_current(message.attempt):
+        if message.is_secondary and self._translator.is_current(message.attempt):
             self._inbox.hold(failure)
             self._services.ask_for_life(self._taskmanagers)
             return
@@ -163,7 +163,7 @@ class TaskReports:
             self._inbox.post_held()
 
     def _acknowledged(self, message: CheckpointAcknowledged) -> None:
-        if self._checkpoints is None or not self._driver.is_current(message.attempt):
+        if self._checkpoints is None or not self._translator.is_current(message.attempt):
             return
         try:
             report = checked_subtask_report(message.report)

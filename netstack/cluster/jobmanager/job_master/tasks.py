@@ -32,7 +32,7 @@ from ...control.messages import AbortCheckpoint, CheckpointCompleted, TriggerChe
 from ...control.reports import TaskFinished
 from ..job_services import JobServices
 from ..peer_budget import RESULTS_BYTES
-from .attempt_translator import JobDriver
+from .attempt_translator import AttemptTranslator
 
 _STOPPING: Final = frozenset({ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED})
 _NAMED: Final = 8
@@ -196,13 +196,13 @@ class TaskSender:
     """Sends the instructions of one job's scheduler to TaskManagers.
 
     Args:
-        driver: translates instructions to messages.
+        translator: translates instructions to messages.
         services: the JobManager's interface for jobs.
     """
 
-    def __init__(self, job_id: str, driver: JobDriver, services: JobServices) -> None:
+    def __init__(self, job_id: str, translator: AttemptTranslator, services: JobServices) -> None:
         self._job_id = job_id
-        self._driver = driver
+        self._translator = translator
         self._services = services
 
     async def deploy(self, deploy: instructions.Deploy) -> None:
@@ -214,7 +214,7 @@ class TaskSender:
         Cancellation: some descriptors may have been sent.
         """
         descriptors_of: dict[str, list[bytes]] = {}
-        for number, (name, descriptor) in enumerate(self._driver.deployments(deploy), 1):
+        for number, (name, descriptor) in enumerate(self._translator.deployments(deploy), 1):
             descriptors_of.setdefault(name, []).append(descriptor)
             if not number % DESCRIPTORS_A_TURN:
                 await trio.lowlevel.checkpoint()
@@ -233,13 +233,13 @@ class TaskSender:
         """Sends the messages of an instruction other than `Deploy`."""
         match instruction:
             case instructions.Cancel():
-                messages = self._driver.cancellations(instruction)
+                messages = self._translator.cancellations(instruction)
             case instructions.CommitTasks():
-                messages = self._driver.commits(instruction)
+                messages = self._translator.commits(instruction)
             case instructions.UpdateGate():
-                messages = self._driver.updates(instruction)
+                messages = self._translator.updates(instruction)
             case instructions.ReleasePartitions():
-                messages = self._driver.releases(instruction)
+                messages = self._translator.releases(instruction)
         for name, message in messages:
             self._services.send(name, message)
 

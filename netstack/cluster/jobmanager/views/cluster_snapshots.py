@@ -87,7 +87,7 @@ class _Details:
 
 
 @final
-class ClusterWatch:
+class ClusterSnapshots:
     """Takes snapshots of a cluster; `run` polls TaskManagers while `request_updates` is called repeatedly."""
 
     def __init__(self, parts: JobManagerParts, records: Mapping[str, JobRecord]) -> None:

@@ -108,7 +108,7 @@ def job_document(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
         "last_checkpoint": None if last is None else {"checkpoint_id": last[0], "path": last[1]},
         "restored_from": master.restored_from,
         "not_restored": list(record.stored.not_restored),
-        "log": [happening.document() for happening in master.log.all()],
+        "log": [entry.document() for entry in master.log.all()],
         **failure_documents(master.failures),
         "results": {
             operator: {str(subtask): value for subtask, value in sorted(values.items())}

@@ -94,11 +94,11 @@ class JobManagerStatistics:
 def statistics(manager: JobManager) -> JobManagerStatistics:
     """Returns a snapshot; its cost grows with the number of jobs."""
     now_s = trio.current_time()
-    summaries = [summary(record, manager.parts) for record in manager.jobs.records.values()]
+    summaries = [summary(record, manager.parts) for record in manager.dispatcher.records.values()]
     running = []
     latencies: list[LatencyStatistics] = []
     for document in summaries:
-        master = manager.jobs.running.get(document["job_id"])
+        master = manager.dispatcher.running.get(document["job_id"])
         if master is None:
             continue
         latencies += _latencies(document["job_id"], document["name"], master)

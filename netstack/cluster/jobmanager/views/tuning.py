@@ -1,8 +1,8 @@
 """Finds a job's bottleneck, and proposes settings from its live measurements.
 
-Takes: snapshots of the job, a second apart (`ClusterWatch.drawn`), with time shares of its subtasks and channels of its
-edges; its definition, a job file. Gives: the bottleneck with its reason, measurements, proposals with their reasons,
-and the definition with applied proposals.
+Takes: snapshots of the job, a second apart (`ClusterSnapshots.drawn`), with time shares of its subtasks and channels of
+its edges; its definition, a job file. Gives: the bottleneck with its reason, measurements, proposals with their
+reasons, and the definition with applied proposals.
 
 The parallelism follows DS2 (Kalavri et al., "Three steps is all you need", OSDI 2018): a vertex needs its present
 subtasks times the fraction of time that they are busy, times the growth of its sources without backpressure.

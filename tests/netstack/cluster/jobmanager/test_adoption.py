@@ -80,10 +80,10 @@ async def submit(
 ) -> JobRecord:
     job = StreamEnvironment("placed", settings=StreamSettings(network=network))
     job.invokable(f"adopter:{function}", name="talks").set_parallelism(len(places))
-    job_id = await manager.jobs.submit(
+    job_id = await manager.dispatcher.submit(
         write_job(job.stream_graph()), placement=FixedPlacement({"talks": places}), coordinator=coordinator
     )
-    return manager.jobs.records[job_id]
+    return manager.dispatcher.records[job_id]
 
 
 async def test_a_job_runs_where_it_is_placed_and_talks_with_its_coordinator() -> None:
@@ -124,7 +124,7 @@ async def test_a_refusal_is_told_to_the_coordinator_at_once() -> None:
         await coordinator.until(1)
         ((who, why),) = coordinator.refusals
         assert (who, "the job needs 64MiB of network buffers" in why) == (name, True)
-        await manager.jobs.cancel(record)
+        await manager.dispatcher.cancel(record)
 
 
 async def test_a_silent_taskmanager_is_lost(autojump_clock: MockClock) -> None:

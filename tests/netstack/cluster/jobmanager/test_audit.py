@@ -23,7 +23,7 @@ async def test_who_submits_saves_and_cancels_is_named(caplog: pytest.LogCaptureF
         link.send(Ask(1, "cancel", {"job_id": job_id}))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
-            await manager.jobs.records[job_id].ended.wait()
+            await manager.dispatcher.records[job_id].ended.wait()
             nursery.cancel_scope.cancel()
     lines = [each.getMessage() for each in caplog.records if each.name == "netstack.audit"]
     assert [line.partition(" of job ")[0] for line in lines] == ["submit", "submit", "cancel", "savepoint", "cancel"]

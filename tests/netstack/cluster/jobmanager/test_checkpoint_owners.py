@@ -39,8 +39,8 @@ async def test_the_folder_of_a_running_job_is_its_own(tmp_path: Path) -> None:
             for more in ({}, {"from_savepoint": str(other)}):
                 with pytest.raises(AssertionError, match=f"job {job_id} \\(victim\\), which has not ended, uses"):
                     await user.ask("submit", document=job(same, "thief"), **more)
-        assert sorted(manager.jobs.running) == sorted([job_id, other_id])
-        storage = manager.jobs.records[job_id].storage
+        assert sorted(manager.dispatcher.running) == sorted([job_id, other_id])
+        storage = manager.dispatcher.records[job_id].storage
         assert storage is not None
         assert storage.epoch == 1
         await user.ask("cancel", job_id=job_id)
@@ -59,7 +59,7 @@ async def test_a_job_that_waits_for_its_disk_keeps_its_folder(
     folder.rename(tmp_path / "away")
     folder.write_text("no folder")
     async with jobmanager(folder=store) as manager, client(manager) as user:
-        assert manager.jobs.records[job_id].waits_for
+        assert manager.dispatcher.records[job_id].waits_for
         with pytest.raises(AssertionError, match=f"job {job_id} .*uses the checkpoint folder"):
             await user.ask("submit", document=job(folder, "thief"))
         await user.ask("cancel", job_id=job_id)
@@ -78,11 +78,11 @@ async def test_folders_lie_below_the_roots(tmp_path: Path) -> None:
                 await user.ask("submit", document=job(outside))
             with pytest.raises(AssertionError, match=f"is not below {root}"):
                 await user.ask("submit", document=job(None), from_savepoint=str(outside))
-        assert not manager.jobs.records
+        assert not manager.dispatcher.records
         assert not list((tmp_path / "rooted").iterdir())
         await user.ask("submit", document=job(root / "mine"))
         await user.ask("submit", document=job(None))
-        assert len(manager.jobs.running) == 2
+        assert len(manager.dispatcher.running) == 2
 
 
 @pytest.mark.parametrize("epoch", ["99999999", "999999999999999999"])

@@ -35,7 +35,7 @@ async def test_a_job_that_cannot_be_read_stops_neither_the_others_nor_the_start(
         assert (await user.ask("wait", job_id="0" * 16))["state"] == "failed"
         states = {each["job_id"]: each["state"] for each in (await user.ask("jobs"))["jobs"]}
         assert (states.keys(), states["0" * 16]) == ({"0" * 16, "1" * 16}, "failed")
-        assert manager.jobs.running.keys() == {"1" * 16}
+        assert manager.dispatcher.running.keys() == {"1" * 16}
 
 
 async def test_a_bug_of_ours_in_one_job_stops_neither_the_others_nor_the_start(
@@ -54,7 +54,7 @@ async def test_a_bug_of_ours_in_one_job_stops_neither_the_others_nor_the_start(
     async with jobmanager(folder=str(tmp_path)) as manager, client(manager) as user:
         ended = await user.ask("wait", job_id="0" * 16)
         assert (ended["state"], "KeyError" in ended["reason"]) == ("failed", True)
-        assert manager.jobs.running.keys() == {"1" * 16}
+        assert manager.dispatcher.running.keys() == {"1" * 16}
 
 
 async def test_datasets_stay_while_their_record_cannot_be_read(

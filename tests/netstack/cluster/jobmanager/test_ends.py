@@ -167,7 +167,7 @@ async def test_an_end_is_told_when_it_is_stored_and_never_taken_back(
         found = await user.ask("job", job_id=job_id)
         assert found["state"] == "running"
         assert "storing its end (finished): no space left on device" in found["waits_for"]
-        nursery.start_soon(manager.jobs.cancel, manager.jobs.find(job_id))  # too late to be another end
+        nursery.start_soon(manager.dispatcher.cancel, manager.dispatcher.find(job_id))  # too late to be another end
         end = await user.ask("wait", job_id=job_id)
         assert trio.current_time() >= 1 + 2 + 4
         assert (end["state"], end["results"]) == ("finished", {"sink": {"0": 0, "1": 1}})
@@ -349,7 +349,7 @@ async def test_a_job_begins_anew_in_the_folder_of_an_earlier_job_also_after_a_re
         await tm.until(lambda: len(tm.tasks) == 4)
         assert {descriptor.restore for descriptor in tm.tasks.values()} == {2}
         tm.finish()
-        (job_id,) = manager.jobs.running
+        (job_id,) = manager.dispatcher.running
         await user.ask("wait", job_id=job_id)
     assert complete_ids(folder) == [1], "it is the earlier job's"
 

@@ -17,7 +17,7 @@ from netstack.base.errors import ConfigError
 from netstack.cluster.control.messages import CloseJob, TriggerCheckpoint
 from netstack.cluster.jobmanager import queries
 from netstack.cluster.jobmanager.progress import checked_progress
-from netstack.cluster.jobmanager.resource_manager.slot_offers import ORDER_PATIENCE_S
+from netstack.cluster.jobmanager.resource_manager.resource_manager import ORDER_PATIENCE_S
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
@@ -59,7 +59,7 @@ async def test_latencies_of_all_hosts_are_put_together(
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline(is_chaining_enabled=False))))["job_id"]
         await trio.sleep(1.0)
-        master = manager.jobs.find(job_id).master
+        master = manager.dispatcher.find(job_id).master
         assert master is not None
         lies = {"input 9": [1], "input x": [1], "source 77": [1], "source": [1], "input 0": 5}
         for name, rows in {
@@ -380,7 +380,7 @@ async def test_a_streaming_job_that_keeps_a_result_is_refused_checkpoints_when_i
     async with jobmanager() as manager, client(manager) as user:
         with pytest.raises(AssertionError, match="cannot take checkpoints: edge 'source' -> 'map' is hybrid"):
             await user.ask("submit", document=document(pipeline(**kept)))
-        assert not manager.jobs.records
+        assert not manager.dispatcher.records
 
 
 async def test_one_jobmanager_a_folder(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ async def test_a_slot_tells_of_the_end_of_its_own_attempts() -> None:
     ):
         job_id = (await user.ask("submit", document=document(pipeline(2))))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 2)
-        places = manager.jobs.running[job_id].tasks.places
+        places = manager.dispatcher.running[job_id].tasks.places
         tm.link.send(SlotEnded(job_id, 1 - places[0].index, ((0, 0, 0),), "forged"))
         with trio.fail_after(120.0):
             await tm.ended.wait()

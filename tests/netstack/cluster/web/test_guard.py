@@ -51,7 +51,7 @@ async def test_who_is_asked_under_a_foreign_name_answers_nothing(host: str) -> N
     async with running(may_change=True) as (manager, url, job_id):
         status, _, told = await request(url, f"PATCH /jobs/{job_id}?mode=cancel", host=host)
         assert status in (400, 421), told
-        assert job_id in manager.jobs.running
+        assert job_id in manager.dispatcher.running
         assert (await request(url, "GET /overview", host=host))[0] in (400, 421)
 
 
@@ -78,7 +78,7 @@ async def test_a_page_of_others_changes_nothing(headers: list[str]) -> None:
         for line in (f"PATCH /jobs/{job_id}?mode=cancel", f"POST /jobs/{job_id}/savepoints"):
             status, _, told = await request(url, line, *headers)
             assert (status, len(told["errors"])) == (403, 1)
-        assert job_id in manager.jobs.running
+        assert job_id in manager.dispatcher.running
         place = urlsplit(url).netloc
         assert (await request(url, f"PATCH /jobs/{job_id}?mode=cancel", f"Origin: http://{place}"))[0] == 202
 

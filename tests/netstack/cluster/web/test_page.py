@@ -209,9 +209,9 @@ async def the_page_draws_what_statistics_say(chromium: str, tmp_path: Path) -> N
 async def a_recording_opens_alone(browser: Browser, manager: JobManager, job_id: str, folder: Path) -> None:
     """A file with all in it, which needs no server and asks none."""
     with Recording(folder / "recorded") as recording:
-        recording.add(990.0, snapshot_text(manager.watch.snapshot() | {"jobs": []}))
-        recording.add(1000.0, snapshot_text(manager.watch.snapshot()))
-        recording.add(1005.0, snapshot_text(manager.watch.snapshot() | {"changed": "</script>"}))
+        recording.add(990.0, snapshot_text(manager.snapshots.snapshot() | {"jobs": []}))
+        recording.add(1000.0, snapshot_text(manager.snapshots.snapshot()))
+        recording.add(1005.0, snapshot_text(manager.snapshots.snapshot() | {"changed": "</script>"}))
     alone = folder / "recorded.html"
     assert main(["replay", str(folder / "recorded"), "--output", str(alone)]) == 0
     page = await browser.open(f"file://{alone}#edge=0", dark=True)
@@ -252,7 +252,7 @@ async def test_a_token_opens_the_page_and_is_kept_nowhere(chromium: str) -> None
             assert await page.value(kept) == '["",{},{}]'
             await page.until("document.querySelector('#act button')")
             await page.value("document.querySelector('#act button').click(), true")
-            await manager.jobs.records[job_id].ended.wait()
+            await manager.dispatcher.records[job_id].ended.wait()
 
 
 @pytest.mark.browser
@@ -277,7 +277,7 @@ async def test_failures_are_drawn_as_text(chromium: str) -> None:
             assert await page.value("document.querySelector('#failed').hidden")
             await tm.until(lambda: tm.tasks)
             tm.fail((0, 0, 0), "<b>no</b>", report={"errors": [error]})
-            await manager.jobs.records[job_id].ended.wait()
+            await manager.dispatcher.records[job_id].ended.wait()
             text = await page.until("document.querySelector('#failures details[open] pre')?.textContent")
             assert text.endswith(
                 '  File "/jobs.py", line 7, in change\n    raise KeyError(item)\nKeyError: <img src=x>'
@@ -290,15 +290,15 @@ async def test_failures_are_drawn_as_text(chromium: str) -> None:
 async def test_nobody_is_asked_while_nobody_looks() -> None:
     async with cluster() as (manager, taskmanagers, _):
         await at_rest(taskmanagers)
-        assert not manager.watch._details
-        manager.watch.request_updates()
-        while not manager.watch._details:  # noqa: ASYNC110  # told over a connection
+        assert not manager.snapshots._details
+        manager.snapshots.request_updates()
+        while not manager.snapshots._details:  # noqa: ASYNC110  # told over a connection
             await trio.sleep(0.05)
-        edge = manager.watch.snapshot()["jobs"][0]["edges"][0]
+        edge = manager.snapshots.snapshot()["jobs"][0]["edges"][0]
         assert edge["channel_count"] == len(edge["channels"]) == 4
         assert edge["is_prompt"]
-        networks = manager.watch.snapshot()["jobs"][0]["networks"]
+        networks = manager.snapshots.snapshot()["jobs"][0]["networks"]
         assert [each["is_prompt"] for network in networks for each in network["connections"]] == [True, True]
-        manager.watch._looked_s -= 100.0  # it is long ago
-        while manager.watch._details:  # noqa: ASYNC110
+        manager.snapshots._looked_s -= 100.0  # it is long ago
+        while manager.snapshots._details:  # noqa: ASYNC110
             await trio.sleep(0.05)

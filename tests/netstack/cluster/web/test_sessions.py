@@ -61,7 +61,7 @@ async def test_a_browser_gets_a_session_for_a_token() -> None:
         assert (await ask(url, "GET", "/", Cookie=""))[0] == 200, "the page itself, which asks for the token"
         evil = {"Cookie": mine, "Origin": "http://evil.example"}
         assert (await ask(url, "PATCH", f"/jobs/{job_id}", **evil))[0] == 403
-        assert job_id in manager.jobs.running
+        assert job_id in manager.dispatcher.running
         assert (await ask(url, "PATCH", f"/jobs/{job_id}", Cookie=mine))[0] == 202
 
 

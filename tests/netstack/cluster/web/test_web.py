@@ -62,7 +62,7 @@ async def test_durations_survive_a_jump_of_the_clock(jump_s: float, monkeypatch:
         assert 0 <= job["duration"] < 100_000
         (row,) = (await ask(f"{url}/jobs/overview"))[1]["jobs"]
         assert 0 <= row["duration"] < 100_000
-        await manager.jobs.cancel(manager.jobs.records[job_id])
+        await manager.dispatcher.cancel(manager.dispatcher.records[job_id])
         _, job = await ask(f"{url}/jobs/{job_id}")
         assert job["state"] == "CANCELED"
         assert 0 <= job["duration"] < 100_000
@@ -95,7 +95,7 @@ async def test_failures_are_told_as_flink_tells_them() -> None:
             tm.fail((0, 0, 0), "first")
             await tm.until(lambda: {attempt for _, _, attempt in tm.tasks} == {1} and len(tm.tasks) == 4)
             tm.fail((1, 1, 1), "second", report=report)
-            await manager.jobs.records[job_id].ended.wait()
+            await manager.dispatcher.records[job_id].ended.wait()
             _, found = await ask(f"{url}/jobs/{job_id}/exceptions")
             newest, oldest = found["exceptionHistory"]["entries"]
             assert found["root-exception"] == lines
@@ -139,7 +139,7 @@ async def test_it_only_shows_unless_told_otherwise() -> None:
     async with running() as (manager, url, job_id):
         assert (await ask(f"{url}/jobs/{job_id}?mode=cancel", method="PATCH"))[0] == 403
         assert (await ask(f"{url}/jobs/{job_id}/savepoints", method="POST"))[0] == 403
-        assert manager.jobs.running
+        assert manager.dispatcher.running
     async with running(may_change=True) as (manager, url, job_id):
         assert (await ask(f"{url}/jobs/{job_id}?mode=kill", method="PATCH"))[0] == 400
         status, asked = await ask(f"{url}/jobs/{job_id}/savepoints", method="POST")
@@ -150,7 +150,7 @@ async def test_it_only_shows_unless_told_otherwise() -> None:
             found = (await ask(f"{url}/jobs/{job_id}/savepoints/{asked['request-id']}"))[1]
         assert "checkpoint" in found["operation"]["failure-cause"]["stack-trace"], "this job takes none"
         assert await ask(f"{url}/jobs/{job_id}?mode=cancel", method="PATCH") == (202, {})
-        await manager.jobs.records[job_id].ended.wait()
+        await manager.dispatcher.records[job_id].ended.wait()
         assert (await ask(f"{url}/jobs"))[1]["jobs"][0]["status"] == "CANCELED"
 
 
@@ -186,7 +186,7 @@ async def test_a_look_that_fails_is_logged_and_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running() as (manager, url, job_id):
-        works = manager.watch.snapshot
+        works = manager.snapshots.snapshot
         failed = 0
 
         def breaks() -> Any:
@@ -194,16 +194,16 @@ async def test_a_look_that_fails_is_logged_and_ends_nothing(
             failed += 1
             raise TypeError("keys must be str")
 
-        monkeypatch.setattr(manager.watch, "snapshot", breaks)
+        monkeypatch.setattr(manager.snapshots, "snapshot", breaks)
         while failed < 3:  # noqa: ASYNC110  # nobody tells
             await trio.sleep(0.02)
         assert [each.message for each in caplog.records if each.name == "netstack.web"] == [
             "the web page could not take a snapshot of the cluster"
         ], "once, not at every look"
-        monkeypatch.setattr(manager.watch, "snapshot", works)
+        monkeypatch.setattr(manager.snapshots, "snapshot", works)
         while not (await ask(f"{url}/netstack/history"))[1]:  # noqa: ASYNC110
             await trio.sleep(0.02)
-        assert job_id in manager.jobs.running
+        assert job_id in manager.dispatcher.running
 
 
 async def is_asked_for_details(user: Client, tm: ScriptedTaskManager) -> None:
@@ -236,7 +236,7 @@ async def test_a_peer_that_says_odd_things_of_itself_is_named_and_lost(told: dic
         assert shown["pid"] is None
         assert why in shown["gone"]
         assert (await ask(f"{url}/netstack/history"))[0] == 200
-        assert job_id in manager.jobs.running
+        assert job_id in manager.dispatcher.running
 
 
 def _input(**cells: Any) -> dict[str, Any]:

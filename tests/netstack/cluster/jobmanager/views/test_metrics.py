@@ -66,7 +66,7 @@ async def test_latencies_are_quantiles_of_each_edge_and_source_and_as_many_as_ar
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline(is_chaining_enabled=False))))["job_id"]
         await trio.sleep(1.0)
-        master = manager.jobs.find(job_id).master
+        master = manager.dispatcher.find(job_id).master
         assert master is not None
         latencies = {"input 0": [30, 10, 20], "source 0": [50]}
         tm.link.send(JobProgress(job_id, {"2": {"records_in": 1, "latencies": latencies}}))

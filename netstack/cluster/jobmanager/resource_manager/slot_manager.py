@@ -53,8 +53,8 @@ class _Slots:
 
 
 @final
-class ClusterSlots:
-    """The assignment of slots to jobs.
+class SlotManager:
+    """The assignment of slots to jobs (Flink's SlotManager).
 
     Args:
         mode: how slots are chosen among TaskManagers.

@@ -1,18 +1,20 @@
-"""Offers slots of TaskManagers to jobs: a TaskManager opens a job before the job receives slots there.
+"""Gives slots of TaskManagers to jobs; a TaskManager opens a job before the job receives slots there.
 
-Takes: free slots and missing slots (`slots`), the answers `JobOpened` and `JobRefused`. Gives: `OpenJob` messages, and
-slots to JobMasters.
+Takes: lost TaskManagers, the slots that jobs lack and return, the answers `JobOpened` and `JobRefused`. Gives:
+`OpenJob` messages, and slots to JobMasters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, final
 
 import trio
 
+from ....schedule.slots.slots import PhysicalSlot
 from ...control.messages import CloseJob, OpenJob
 from ...control.reports import JobRefused
-from ..dispatcher import Jobs
+from ..dispatcher import Dispatcher
 from ..job_master.job_master import JobMaster
 from ..parts import JobManagerParts
 from .taskmanagers import ConnectedTaskManager
@@ -28,19 +30,42 @@ MEMORY_TIMEOUT_S: Final = 30.0
 
 
 @final
-class SlotOffers:
-    """The offers of one JobManager."""
+class ResourceManager:
+    """Decides through the SlotManager which job gets which slots, and hands them over."""
 
-    def __init__(self, parts: JobManagerParts, jobs: Jobs, nursery: trio.Nursery) -> None:
-        self._jobs = jobs
+    def __init__(self, parts: JobManagerParts, dispatcher: Dispatcher, nursery: trio.Nursery) -> None:
+        self._dispatcher = dispatcher
         self._slots = parts.slots
         self._taskmanagers = parts.taskmanagers
         self._nursery = nursery
 
+    def lost(self, taskmanager: ConnectedTaskManager) -> None:
+        """Removes a lost TaskManager; the jobs that it was opening lack its slots again."""
+        self._slots.lose(taskmanager.location.name)
+        for job_id, slots in taskmanager.opening.items():
+            self._slots.missed(job_id, len(slots))
+
+    def require(self, job_id: str, missing: int) -> None:
+        """Sets the number of slots that a job lacks; those that TaskManagers still open for it are subtracted here."""
+        under_way = sum(len(taskmanager.opening.get(job_id, ())) for taskmanager in self._taskmanagers.all())
+        self._slots.require(job_id, max(0, missing - under_way))
+        self.offer()
+
+    def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
+        """Frees slots that a job no longer needs."""
+        for slot in slots:
+            self._slots.give_back(job_id, slot.location.taskmanager, slot.index)
+        self.offer()
+
+    def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
+        """Sets the TaskManagers of which a job accepts no more slots."""
+        self._slots.block(job_id, taskmanagers)
+        self.offer()
+
     def offer(self) -> None:
         """Offers free slots to jobs that lack some."""
         for offer in self._slots.offers():
-            master = self._jobs.running.get(offer.job_id)
+            master = self._dispatcher.running.get(offer.job_id)
             taskmanager = self._taskmanagers.get(offer.taskmanager)
             if master is None or taskmanager is None:
                 continue
@@ -50,7 +75,7 @@ class SlotOffers:
                 master.offered(taskmanager.location, offer.slots)
             else:
                 taskmanager.opening[offer.job_id] = offer.slots
-                job = self._jobs.records[offer.job_id]
+                job = self._dispatcher.records[offer.job_id]
                 address = taskmanager.location.address
                 taskmanager.link.send(
                     OpenJob(offer.job_id, master.name, MEMORY_TIMEOUT_S, address, job.network, job.information)
@@ -94,7 +119,7 @@ class SlotOffers:
 
     def _offer_opened(self, job_id: str, master: JobMaster) -> None:
         """Offers opened slots in the order of registration, which breaks ties as the plan does."""
-        if self._jobs.running.get(job_id) is not master:
+        if self._dispatcher.running.get(job_id) is not master:
             return
         for taskmanager in self._taskmanagers.all():
             if job_id in taskmanager.jobs and (slots := taskmanager.opening.pop(job_id, ())):

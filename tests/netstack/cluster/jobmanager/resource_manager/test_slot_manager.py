@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netstack.base.errors import LocalProtocolError
-from netstack.cluster.jobmanager.resource_manager.slots import ClusterSlots, SlotOffer
+from netstack.cluster.jobmanager.resource_manager.slot_manager import SlotManager, SlotOffer
 from netstack.schedule.slots.slots import LoadBalanceMode, SlotDemand
 
 
 def cluster(
     mode: LoadBalanceMode = LoadBalanceMode.NONE, wish: SlotDemand | None = None, **taskmanagers: int
-) -> ClusterSlots:
-    slots = ClusterSlots(mode, lambda job_id: wish)
+) -> SlotManager:
+    slots = SlotManager(mode, lambda job_id: wish)
     for name, count in taskmanagers.items():
         slots.register(name, count)
     return slots
@@ -39,7 +39,7 @@ def test_other_modes_spread(mode: LoadBalanceMode) -> None:
 
 def test_tasks_are_balanced_over_all_free_slots_and_those_the_job_has() -> None:
     wishes = [SlotDemand((5, 1))]
-    slots = ClusterSlots(LoadBalanceMode.TASKS, lambda job_id: wishes[-1])
+    slots = SlotManager(LoadBalanceMode.TASKS, lambda job_id: wishes[-1])
     slots.register("a", 4)
     slots.job_came("job")
     slots.require("job", 2)
@@ -116,7 +116,7 @@ def test_names_are_unique_and_what_is_lost_is_gone() -> None:
     ),
 )
 def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list[tuple[str, str, int]]) -> None:
-    slots = ClusterSlots(mode, lambda job_id: SlotDemand((1,) * wanted[job_id], has(job_id)))
+    slots = SlotManager(mode, lambda job_id: SlotDemand((1,) * wanted[job_id], has(job_id)))
     wanted: dict[str, int] = {}
     sizes: dict[str, int] = {}
     owned: dict[tuple[str, int], str] = {}
