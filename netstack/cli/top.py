@@ -27,7 +27,7 @@ from ..base.errors import ConfigError, ConnectionLost, NetstackError
 from ..base.units import format_count
 from ..cluster.control.link import JOBMANAGER
 from ..cluster.jobmanager.client import open_job_client
-from ..cluster.taskmanager.client import OtherRole, open_client
+from ..cluster.taskmanager.client import NotATaskManager, open_client
 from ..network.connection.authentication import Secret
 from .jobmanager_flags import secret_flag, secret_of
 from .json_document import print_document
@@ -117,7 +117,7 @@ async def _follow(address: str, histories: Histories, secret: Secret | None, int
                 await _follow_jobs(address, history, secret, interval_s)
             else:
                 await _follow_taskmanager(address, history, secret, interval_s)
-        except OtherRole as error:
+        except NotATaskManager as error:
             histories[address] = JobManagerHistory(address) if error.role == JOBMANAGER else TaskManagerHistory(address)
             continue
         except NetstackError as error:

@@ -86,7 +86,7 @@ class TaskManagerClient:
 
 
 @final
-class OtherRole(RequestRefused):
+class NotATaskManager(RequestRefused):
     """The peer is not a TaskManager."""
 
     def __init__(self, text: str, role: str) -> None:
@@ -132,7 +132,7 @@ async def open_client(
     )
     try:
         if greeting.role != TASKMANAGER:
-            raise OtherRole(f"{url.partition('://')[2]} is a {greeting.role}, not a TaskManager", greeting.role)
+            raise NotATaskManager(f"{url.partition('://')[2]} is a {greeting.role}, not a TaskManager", greeting.role)
         async with background_tasks() as nursery:
             client = TaskManagerClient(url, link, greeting.facts)
             nursery.start_soon(link.run)

@@ -23,7 +23,7 @@ from ...schedule.checkpoint.barrier import BarrierStatistics
 from ...schedule.descriptors.shuffle import partition_place
 from ..control.codec import Attempt, Plain
 from ..task.reports import RunnableTask
-from .job_scope import JobScope
+from .job_in_process import JobInProcess
 from .memory import TaskMemory
 
 CHANNELS_AT_MOST: Final = 256
@@ -36,7 +36,7 @@ CONNECTIONS_AT_MOST: Final = 64
 """Maximum number of connections of a network."""
 
 
-def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | None, memory: TaskMemory) -> Plain:
+def details_document(jobs: Iterable[JobInProcess], shared: NetworkEnvironment | None, memory: TaskMemory) -> Plain:
     """Returns the details of all jobs.
 
     Returns:
@@ -45,32 +45,32 @@ def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | No
         own, or None).
     """
     began_s = time.perf_counter()
-    jobs = {scope.job_id: _job(scope) for scope in scopes}
+    documents = {job.job_id: _job(job) for job in jobs}
     return {
         "memory_bytes": memory.memory_bytes,
         "free_memory_bytes": memory.free_memory_bytes,
         "network": None if shared is None else _network(shared),
-        "jobs": jobs,
+        "jobs": documents,
         "took_s": time.perf_counter() - began_s,
     }
 
 
-def _job(scope: JobScope) -> Plain:
+def _job(job: JobInProcess) -> Plain:
     tasks = []
     room: dict[tuple[str, int, int], int] = {}
-    widths = _widths(scope)
-    for attempt in sorted(scope.tasks)[:TASKS_AT_MOST]:
-        task = scope.tasks[attempt].task
+    widths = _widths(job)
+    for attempt in sorted(job.tasks)[:TASKS_AT_MOST]:
+        task = job.tasks[attempt].task
         if task is not None:
             tasks.append(_task(attempt, task, room, widths))
-    own = None if scope.network is None or scope.environment is None else _network(scope.environment)
+    own = None if job.network is None or job.environment is None else _network(job.environment)
     return {"tasks": tasks, "network": own}
 
 
-def _widths(scope: JobScope) -> dict[tuple[str, int, int], int]:
+def _widths(job: JobInProcess) -> dict[tuple[str, int, int], int]:
     """Returns the number of channels of each input and output of each vertex: (what, vertex, index) -> channels."""
     widths: dict[tuple[str, int, int], int] = {}
-    for (vertex, _, _), attempt in scope.tasks.items():
+    for (vertex, _, _), attempt in job.tasks.items():
         task = attempt.task
         if task is None:
             continue

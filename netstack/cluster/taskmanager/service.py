@@ -52,10 +52,10 @@ from .config import TaskManagerConfig
 from .datasets import KeptDatasets
 from .details import details_document
 from .environments import Environments
-from .job_scope import JobScope
+from .job_in_process import JobInProcess
+from .job_in_slots import JobInSlots
 from .memory import TaskMemory
 from .registration import Registration
-from .relay import RelayedJob
 from .samples import sampled_loop
 from .session import ControlSession, SessionJob, tell_statistics
 from .slot_pool import SlotProcesses
@@ -134,7 +134,7 @@ class TaskManager:
             heartbeat_timeout_s=config.heartbeat_timeout_s,
         )
         self._log = LimitedLog(LOGGER, trio.current_time)
-        self._jobs: dict[str, JobScope | RelayedJob] = {}
+        self._jobs: dict[str, JobInProcess | JobInSlots] = {}
         self._adoption = trio.Lock()
         self._drivers: dict[MessageLink, None] = {}
         self._began_s = trio.current_time()
@@ -178,7 +178,7 @@ class TaskManager:
             if not self._drivers:
                 self._served.set()
 
-    def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope | RelayedJob:
+    def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobInProcess | JobInSlots:
         """Creates a job for `SessionJob.live` and reserves its id.
 
         Raises:
@@ -198,9 +198,9 @@ class TaskManager:
                 " TaskManager, the maximum; close some first"
             )
         network = None if message.network is None else config_of(message.network)
-        job: JobScope | RelayedJob
+        job: JobInProcess | JobInSlots
         if self._processes is not None:
-            job = RelayedJob(
+            job = JobInSlots(
                 message,
                 self._processes.slots,
                 link.send,
@@ -211,7 +211,7 @@ class TaskManager:
                 self.datasets,
             )
         else:
-            job = JobScope(
+            job = JobInProcess(
                 message,
                 network,
                 memory=self.memory,
@@ -261,7 +261,7 @@ class TaskManager:
             "connections": admission.connections,
             "unproven": admission.unproven,
             "refused": {reason.value: count for reason, count in admission.refused.items()},
-            "jobs": [job_document(scope, now_s) for scope in self.scopes],
+            "jobs": [job_document(job, now_s) for job in self.jobs_in_process],
             "shared_memory_bytes": 0 if shared is None else shared.config.memory_bytes,
             "shared_used_bytes": 0 if shared is None else shared.used_memory_bytes,
             "blobs": {
@@ -284,7 +284,7 @@ class TaskManager:
         """
         if self._processes is None:
             await trio.lowlevel.checkpoint()
-            return details_document(self.scopes, self.environments.shared, self.memory)
+            return details_document(self.jobs_in_process, self.environments.shared, self.memory)
         return merged_details(await self._processes.ask_all(AskDetails))
 
     def merged_statistics(self) -> NetworkStatistics:
@@ -292,7 +292,9 @@ class TaskManager:
         if self._processes is not None:
             slots = tuple(SlotStatistics(slot.number, slot.blocked_s) for slot in self._processes.slots)
             return replace(merged((), None, 0, self._admission.statistics()), slots=slots)
-        return merged(self.scopes, self.environments.shared, self.config.memory_bytes, self._admission.statistics())
+        return merged(
+            self.jobs_in_process, self.environments.shared, self.config.memory_bytes, self._admission.statistics()
+        )
 
     async def stacks(self, job_id: str, sampled_s: float = 0.0) -> Plain:
         """Returns the stacks of a job's tasks; those of blocked slots are read from outside.
@@ -312,17 +314,17 @@ class TaskManager:
             return {"tasks": await sampled_loop(threading.get_ident(), sampled_s)}
         await trio.lowlevel.checkpoint()
         job = self._jobs.get(job_id)
-        return {"tasks": job.stacks(self.config.in_slot) if isinstance(job, JobScope) else []}
+        return {"tasks": job.stacks(self.config.in_slot) if isinstance(job, JobInProcess) else []}
 
     @property
-    def scopes(self) -> list[JobScope]:
+    def jobs_in_process(self) -> list[JobInProcess]:
         """The jobs that run in this process."""
-        return [job for job in self._jobs.values() if isinstance(job, JobScope)]
+        return [job for job in self._jobs.values() if isinstance(job, JobInProcess)]
 
     def _used_slots(self) -> int:
         if self._processes is not None:
             return sum(1 for slot in self._processes.slots if slot.jobs)
-        return min(self.config.slots, sum(scope.slots for scope in self.scopes))
+        return min(self.config.slots, sum(job.slots for job in self.jobs_in_process))
 
     def facts(self) -> Plain:
         """Returns the facts for the greeting."""

@@ -2,7 +2,7 @@
 
 Takes: messages of a JobManager. Gives: jobs and their reports.
 
-A job either runs in this process (`JobScope`) or in slot processes (`RelayedJob`); the session treats both alike.
+A job either runs in this process (`JobInProcess`) or in slot processes (`JobInSlots`); the session treats both alike.
 Rules: a job belongs to the connection that opened it and is closed with it, so a dead JobManager leaves nothing behind.
 A faulty peer can end only its own connection.
 """

@@ -18,14 +18,14 @@ from ...network.environment import NetworkEnvironment
 from ...network.metrics.samples import as_dict
 from ..control.codec import Plain
 from .details import CONNECTIONS_AT_MOST
-from .job_scope import JobScope
+from .job_in_process import JobInProcess
 
 DEFAULT_SEGMENT_BYTES: Final = NetworkConfig().segment_size_bytes
 CHANNELS_AT_MOST: Final = 256
 """Maximum number of listed channels of a job, those with the least credit first."""
 
 
-def job_document(scope: JobScope, now_s: float) -> Plain:
+def job_document(job: JobInProcess, now_s: float) -> Plain:
     """Returns the statistics of one job.
 
     Returns:
@@ -35,15 +35,15 @@ def job_document(scope: JobScope, now_s: float) -> Plain:
         the shared network has only its own partitions and gates.
     """
     document: Plain = {
-        "job_id": scope.job_id,
-        "name": scope.name,
-        "slots": scope.slots,
-        "memory_bytes": 0 if scope.network is None else scope.network.memory_bytes,
-        "age_s": now_s - scope.began_s,
-        "tasks": scope.task_states(),
+        "job_id": job.job_id,
+        "name": job.name,
+        "slots": job.slots,
+        "memory_bytes": 0 if job.network is None else job.network.memory_bytes,
+        "age_s": now_s - job.began_s,
+        "tasks": job.task_states(),
     }
-    if scope.environment is not None:
-        document |= _network_document(scope.statistics_of(scope.environment))
+    if job.environment is not None:
+        document |= _network_document(job.statistics_of(job.environment))
     return document
 
 
@@ -54,7 +54,7 @@ def shortened(document: Plain) -> Plain:
 
 
 def merged(
-    scopes: Iterable[JobScope],
+    jobs: Iterable[JobInProcess],
     shared: NetworkEnvironment | None,
     memory_bytes: int,
     admission: AdmissionStatistics | None = None,
@@ -62,7 +62,7 @@ def merged(
     """Merges all networks into one; partitions and gates of a job with its own network are named `job/name`.
 
     Args:
-        scopes: jobs of the TaskManager; jobs with equal names except the first are named `name#job_id`.
+        jobs: jobs of the TaskManager; jobs with equal names except the first are named `name#job_id`.
         shared: the shared network environment, if it is open.
         memory_bytes: network memory of the TaskManager.
         admission: admission statistics of the TaskManager.
@@ -71,11 +71,11 @@ def merged(
     names: set[str] = set()
     if shared is not None:
         networks.append(("", shared.statistics()))
-    for scope in scopes:
-        if scope.environment is not None and scope.network is not None:
-            name = scope.name if scope.name not in names else f"{scope.name}#{scope.job_id}"
+    for job in jobs:
+        if job.environment is not None and job.network is not None:
+            name = job.name if job.name not in names else f"{job.name}#{job.job_id}"
             names.add(name)
-            networks.append((f"{name}/", scope.environment.statistics()))
+            networks.append((f"{name}/", job.environment.statistics()))
     each = [statistics for _, statistics in networks]
     return NetworkStatistics(
         pool=_pool([statistics.pool for statistics in each], memory_bytes),

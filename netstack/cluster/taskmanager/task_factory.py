@@ -49,7 +49,7 @@ class TaskFactory:
         blobs: BlobReader,
         fetch: Fetch,
     ) -> None:
-        """The arguments are those of `JobScope`."""
+        """The arguments are those of `JobInProcess`."""
         self.vertices: dict[int, str] = {}
         self._job_id = job_id
         self._name = name

@@ -89,14 +89,14 @@ class TaskAttempt:
         slot: its slot according to the descriptor.
     """
 
-    def __init__(self, descriptor: TaskDeploymentDescriptor, scope: JobOfTask) -> None:
+    def __init__(self, descriptor: TaskDeploymentDescriptor, job: JobOfTask) -> None:
         identity = descriptor.attempt
         self.attempt: Attempt = (identity.vertex, identity.subtask, identity.attempt)
         self.slot = descriptor.allocation
         self.state = DEPLOYING
         self._descriptor = descriptor
-        self._scope = scope
-        self._job_id = scope.job_id
+        self._job = job
+        self._job_id = job.job_id
         self._cancel = trio.CancelScope()
         self._refusal = ""
         self.task: RunnableTask | None = None
@@ -137,11 +137,11 @@ class TaskAttempt:
                     await self._close(task, failure)
             if finished is not None:  # after its resources are released
                 self.state = FINISHED
-                self._scope.take_out_of_progress(self.attempt)
-                self._scope.send(finished)
+                self._job.take_out_of_progress(self.attempt)
+                self._job.send(finished)
             elif self.state != FAILED:
                 self.state = CANCELED
-                self._scope.reports.add(CANCELED, self.attempt)
+                self._job.reports.add(CANCELED, self.attempt)
 
     def cancel(self) -> None:
         """Cancels the attempt; has no effect on a finished one. Idempotent."""
@@ -158,7 +158,7 @@ class TaskAttempt:
             self._waiting_bytes += len(msgpack.packb(event))
             if self._waiting_bytes > TOLD_EARLY_BYTES:
                 self._waiting.clear()
-                who = self._scope.shown_name(self.attempt)
+                who = self._job.shown_name(self.attempt)
                 self.refuse(
                     f"task {who} received {self._waiting_bytes} bytes of events before it ran; the limit is"
                     f" {TOLD_EARLY_BYTES}"
@@ -173,34 +173,34 @@ class TaskAttempt:
     def initializing(self) -> None:
         """Reports that the task restores its state."""
         self.state = INITIALIZING
-        self._scope.reports.add(INITIALIZING, self.attempt)
+        self._job.reports.add(INITIALIZING, self.attempt)
 
     def running(self) -> None:
         """Reports that the task runs."""
         self.state = RUNNING
-        self._scope.reports.add(RUNNING, self.attempt)
+        self._job.reports.add(RUNNING, self.attempt)
 
     def waiting(self) -> None:
         """Reports that the task waits for its final checkpoint or commit."""
-        self._scope.reports.add(WAITING, self.attempt)
+        self._job.reports.add(WAITING, self.attempt)
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Plain) -> None:
         """Reports a stored checkpoint."""
-        self._scope.send(
+        self._job.send(
             CheckpointAcknowledged(self._job_id, self.attempt, checkpoint_id, file.size_bytes, file.crc32, report)
         )
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
         """Reports a declined checkpoint."""
-        self._scope.send(CheckpointDeclined(self._job_id, self.attempt, checkpoint_id, reason))
+        self._job.send(CheckpointDeclined(self._job_id, self.attempt, checkpoint_id, reason))
 
     def consumable(self, partition: int) -> None:
         """Reports the first data of a partition."""
-        self._scope.send(PartitionConsumable(self._job_id, self.attempt, partition))
+        self._job.send(PartitionConsumable(self._job_id, self.attempt, partition))
 
     def operator_event(self, event: Plain) -> None:
         """Sends an event to the job's coordinator."""
-        self._scope.send(OperatorEvent(self._job_id, self.attempt, event))
+        self._job.send(OperatorEvent(self._job_id, self.attempt, event))
 
     def statistics(self) -> TaskStatistics | None:
         """Returns the statistics of the task; None before it is created."""
@@ -219,17 +219,17 @@ class TaskAttempt:
         try:
             do(self.task)
         except trio.WouldBlock:
-            self.refuse(f"task {self._scope.shown_name(self.attempt)} cannot receive more events: its inbox is full")
+            self.refuse(f"task {self._job.shown_name(self.attempt)} cannot receive more events: its inbox is full")
         except NetstackError as error:
             self.refuse(str(error))
 
     async def _work(self) -> TaskFinished:
         await trio.lowlevel.checkpoint()  # raises if it was canceled meanwhile
-        made = await self._scope.make_task(self._descriptor, self)
+        made = await self._job.make_task(self._descriptor, self)
         self.task = made
         made.create()
-        if self._scope.on_made is not None:
-            self._scope.on_made(self._job_id, self.attempt, made)
+        if self._job.on_made is not None:
+            self._job.on_made(self._job_id, self.attempt, made)
         waiting, self._waiting = self._waiting, []
         for do in waiting:
             self._when_made(do)
@@ -262,7 +262,7 @@ class TaskAttempt:
             if _is_ours(root):
                 raise
             text = with_place(cause_text(root), describe(root))
-            LOGGER.warning("task %s: closing it failed: %s", self._scope.shown_name(self.attempt), text)
+            LOGGER.warning("task %s: closing it failed: %s", self._job.shown_name(self.attempt), text)
 
     def _fail(self, root: BaseException, report: Plain) -> None:
         self.state = FAILED
@@ -272,7 +272,7 @@ class TaskAttempt:
             cause = root_cause(root.cause)
             kind, text = type(cause).__name__, error_text(cause)
             text = f"operator {root.operator!r}{': ' if text else ''}{text}"
-        self._scope.send(
+        self._job.send(
             TaskFailed(
                 self._job_id,
                 self.attempt,

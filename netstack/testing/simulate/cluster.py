@@ -298,7 +298,7 @@ class Cluster:
             service: TaskManager | None = host.service
             if service is None:
                 continue
-            own = [scope.environment for scope in service.scopes]
+            own = [job.environment for job in service.jobs_in_process]
             for environment in dict.fromkeys((service.environments.shared, *own)):
                 if environment is not None:
                     with host.asked() as process:  # a check may start reading kept partitions

@@ -16,7 +16,7 @@ from ...cluster.control.reports import CheckpointAcknowledged, PartitionConsumab
 from ...cluster.jobmanager.job_master.job_master import JobMaster
 from ...cluster.jobmanager.peer_budget import Charge
 from ...cluster.jobmanager.service import JobManager
-from ...cluster.taskmanager.job_scope import JobScope
+from ...cluster.taskmanager.job_in_process import JobInProcess
 from . import scenario as kinds
 from .adversary import attempts_over, lies
 from .hosts import Host, LogEvent
@@ -109,20 +109,20 @@ class Faults:
             return fault.host, fault.other
         return tuple(host.name for host in self._taskmanagers)
 
-    def _lied_to(self, host: Host) -> Iterator[tuple[JobScope, JobMaster]]:
+    def _lied_to(self, host: Host) -> Iterator[tuple[JobInProcess, JobMaster]]:
         manager: JobManager | None = self._hosts[JOBMANAGER].service
         if host.service is not None and manager is not None:
-            for scope in host.service.scopes:
-                master = manager.dispatcher.running.get(scope.job_id)
+            for job in host.service.jobs_in_process:
+                master = manager.dispatcher.running.get(job.job_id)
                 if master is not None and master.end is None:
-                    yield scope, master
+                    yield job, master
 
     def _lie(self, host: Host) -> None:
-        for scope, master in self._lied_to(host):
+        for job, master in self._lied_to(host):
             for message in lies(master, f"{host.name}:{PORT}", self._network.chance):
                 happened("lies")
                 self._log_event(f"LIE of {host.name}: {message}")
-                scope._send(message)
+                job._send(message)
 
     def overhear(self, master: JobMaster) -> None:
         """Records messages to a JobMaster, to be repeated."""

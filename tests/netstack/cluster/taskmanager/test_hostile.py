@@ -24,7 +24,7 @@ from netstack.cluster.control.build import own_build
 from netstack.cluster.control.frames import FrameStream, pack
 from netstack.cluster.control.messages import GREETING, VERSION
 from netstack.cluster.control.routing import CONTROL, DATA, write_route
-from netstack.cluster.taskmanager.job_scope import EARLY_BYTES
+from netstack.cluster.taskmanager.job_in_process import EARLY_BYTES
 from netstack.cluster.taskmanager.service import TaskManager
 from netstack.network.connection.authentication import Secret
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from netstack.base.errors import RemoteProtocolError
-from netstack.cluster.taskmanager.relay import place_of
+from netstack.cluster.taskmanager.job_in_slots import place_of
 from netstack.cluster.taskmanager.slot_pool import counted_up
 from netstack.cluster.taskmanager.slot_supervision import how_ended
 from netstack.cluster.taskmanager.stacks import CodeTable, coroutine_stack, parse_stack

@@ -5,7 +5,7 @@ Takes: descriptors and commands of the JobManager. Gives: reports of the tasks.
 Rules:
 - Attempts identify everything. An attempt runs once; a cancellation may arrive before the attempt, and applies to it.
 - A failed task does not affect the others; the JobManager decides what to do.
-- The JobManager, the loss of its link, or the end of the TaskManager closes a scope: its tasks are cancelled, its
+- The JobManager, the loss of its link, or the end of the TaskManager closes a job: its tasks are cancelled, its
   partitions released, its memory returned.
 """
 
@@ -73,7 +73,7 @@ _NAME_CHARACTERS: Final = 200
 
 
 @final
-class JobScope:
+class JobInProcess:
     """One job at a TaskManager, from its wait for memory to its end.
 
     Attributes:
@@ -100,7 +100,7 @@ class JobScope:
         source: str,
         on_made: OnMade | None = None,
     ) -> None:
-        """Creates the scope; `live` reserves its resources.
+        """Creates the job; `live` reserves its resources.
 
         Args:
             opening: the received `OpenJob`.

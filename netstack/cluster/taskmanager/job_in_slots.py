@@ -47,7 +47,7 @@ from .slot_settings import config_of
 
 
 @final
-class RelayedJob:
+class JobInSlots:
     """One job in the slot processes; implements `SlotOwner` and `SessionJob`."""
 
     def __init__(
