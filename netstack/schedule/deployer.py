@@ -43,8 +43,8 @@ from .slots.slots import LoadBalanceMode, PhysicalSlot
 from .strategies.scheduling_types import EagerScheduling, LazyScheduling, SchedulingType
 from .strategies.strategy import HybridConsumption, RegionScheduling, SchedulingStrategy, VertexwiseScheduling
 from .structures import Batches, FlagArray, GrowingArray, IndexArray, index_array
+from .topology.execution_graph import ExecutionGraph
 from .topology.regions import Regions
-from .topology.topology import Topology
 from .work import MATCHES_PER_UNIT, WorkKind, WorkQueue
 
 
@@ -75,7 +75,7 @@ class Progress:
         self._settings = settings
         self.mode = deciding_mode(job, settings.mode)
         self._has_hybrid = any(each.type is ResultPartitionType.HYBRID_FULL for each in job.datasets)
-        self.topology = Topology(job, most_decided=settings.adaptive.most)
+        self.topology = ExecutionGraph(job, most_decided=settings.adaptive.most)
         self.regions = Regions(self.topology)
         self.executions = Executions()
         self.versions = ExecutionVersions()

@@ -31,8 +31,8 @@ from .failover.restart import RestartDecision, Restarts, RestartStrategy
 from .instructions import Cancel, StartTimer
 from .speculation import Speculation
 from .structures import FlagArray, IndexArray, index_array
+from .topology.execution_graph import ExecutionGraph
 from .topology.regions import Regions
-from .topology.topology import Topology
 
 
 @final
@@ -44,7 +44,7 @@ class RegionFailover:
         regions: of that topology.
     """
 
-    def __init__(self, topology: Topology, regions: Regions) -> None:
+    def __init__(self, topology: ExecutionGraph, regions: Regions) -> None:
         self._topology = topology
         self._regions = regions
         self._can_be_read_again = np.array(

@@ -46,7 +46,7 @@ from .scheduler_settings import SchedulerSettings, SchedulerStatistics
 from .slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotDemand
 from .speculation import Rival, Speculation
 from .structures import index_array
-from .topology.topology import Topology
+from .topology.execution_graph import ExecutionGraph
 
 __all__ = ["Scheduler", "SchedulerSettings", "SchedulerStatistics"]
 
@@ -97,7 +97,7 @@ class Scheduler:
         return self._status.state
 
     @property
-    def topology(self) -> Topology:
+    def topology(self) -> ExecutionGraph:
         """The subtasks, partitions and groups so far; only the scheduler changes it."""
         return self._progress.topology
 

@@ -8,7 +8,7 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import Partitioner
 from netstack.schedule.plan.plan import Plan, SlotsIn, make_plan
 from netstack.schedule.slots.slots import LoadBalanceMode
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 _PARTITIONERS = [Partitioner.REBALANCE, Partitioner.RESCALE, Partitioner.BROADCAST]
 
@@ -44,7 +44,7 @@ def test_counted_pair_by_pair(
     plan = make_plan(job.stream_graph(), taskmanagers=taskmanagers, mode=mode, slots_in=slots_in)
     assert plan.placement is not None
     assert plan.channels is not None
-    topology = Topology(plan.job)
+    topology = ExecutionGraph(plan.job)
     dialled = set()
     for number, (edge, counted) in enumerate(zip(plan.job.edges, plan.channels.edges, strict=True)):
         producers = _processes(plan, plan.job.datasets[edge.dataset].producer)

@@ -15,7 +15,7 @@ from netstack.schedule.topology.distribution import (
     pointwise_partitions,
     static_input,
 )
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 parallelisms = st.integers(1, 60)
 patterns = st.sampled_from(DistributionPattern)
@@ -55,7 +55,7 @@ def test_a_static_subpartition_has_exactly_one_reader(
     pattern: DistributionPattern, producers: int, consumers: int
 ) -> None:
     arrow = "all" if pattern is DistributionPattern.ALL_TO_ALL else "pointwise"
-    topology = Topology(job_of(f"a({producers}) -{arrow},blocking-> b({consumers})"))
+    topology = ExecutionGraph(job_of(f"a({producers}) -{arrow},blocking-> b({consumers})"))
     counts = topology.subpartition_counts(0)
     expected = [(partition, number) for partition in range(producers) for number in range(counts[partition])]
     assert sorted(read_of(static_input(pattern, producers, consumers))) == expected
@@ -94,7 +94,7 @@ def test_groups_hold_the_pairs_of_their_edge_and_no_others(
     producers: int, consumers: int, pattern: DistributionPattern
 ) -> None:
     arrow = "all" if pattern is DistributionPattern.ALL_TO_ALL else "pointwise"
-    topology = Topology(job_of(f"a({producers}) -{arrow},blocking-> b({consumers})"))
+    topology = ExecutionGraph(job_of(f"a({producers}) -{arrow},blocking-> b({consumers})"))
     pairs = {
         (partition, subtask - producers)
         for group in range(len(topology.groups))

@@ -17,8 +17,8 @@ from netstack.schedule.graph.slot_groups import acyclic_logical_regions
 from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling
 from netstack.schedule.structures import index_array
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 from netstack.schedule.topology.regions import Regions
-from netstack.schedule.topology.topology import Topology
 
 types = st.sampled_from(ResultPartitionType)
 
@@ -37,7 +37,7 @@ def jobs(draw: st.DrawFn) -> JobGraph:
     return JobGraph("job", vertices, tuple(datasets), tuple(edges))
 
 
-def edges_of(topology: Topology) -> Iterator[tuple[int, int, int]]:
+def edges_of(topology: ExecutionGraph) -> Iterator[tuple[int, int, int]]:
     """(partition, producer, consumer) of every single edge."""
     for group in range(len(topology.groups)):
         for partition in consumed_partition_group(topology.groups, group).partitions:
@@ -45,7 +45,7 @@ def edges_of(topology: Topology) -> Iterator[tuple[int, int, int]]:
                 yield partition, int(topology.producer_of_partition[partition]), consumer
 
 
-def type_of(topology: Topology, partition: int) -> ResultPartitionType:
+def type_of(topology: ExecutionGraph, partition: int) -> ResultPartitionType:
     return topology.job.datasets[int(topology.dataset_of_partition[partition])].type
 
 
@@ -58,7 +58,7 @@ def reachable(start: int, edges: dict[int, set[int]]) -> set[int]:
     return found
 
 
-def brute_force_regions(topology: Topology) -> list[list[int]]:
+def brute_force_regions(topology: ExecutionGraph) -> list[list[int]]:
     """Joined along every edge that must be pipelined, then along every cycle of what is left."""
     joined: dict[int, set[int]] = {}
     for partition, producer, consumer in edges_of(topology):
@@ -78,7 +78,7 @@ def brute_force_regions(topology: Topology) -> list[list[int]]:
 
 @given(jobs())
 def test_regions_are_those_of_the_whole_graph(job: JobGraph) -> None:
-    topology = Topology(job)
+    topology = ExecutionGraph(job)
     regions = Regions(topology)
     found = [regions.members(region).tolist() for region in range(len(regions))]
     assert found == brute_force_regions(topology)
@@ -87,7 +87,7 @@ def test_regions_are_those_of_the_whole_graph(job: JobGraph) -> None:
 
 @given(jobs(), st.data())
 def test_restart_sets_are_those_of_a_walk_over_edges(job: JobGraph, data: st.DataObject) -> None:
-    topology = Topology(job)
+    topology = ExecutionGraph(job)
     regions = Regions(topology)
     failed = data.draw(st.integers(0, topology.subtask_count - 1))
     is_tracked = np.array(data.draw(st.lists(st.booleans(), min_size=topology.partition_count,
@@ -116,7 +116,7 @@ def test_restart_sets_are_those_of_a_walk_over_edges(job: JobGraph, data: st.Dat
 
 @given(jobs(), st.data())
 def test_partitions_are_released_exactly_while_nobody_needs_them(job: JobGraph, data: st.DataObject) -> None:
-    topology = Topology(job)
+    topology = ExecutionGraph(job)
     regions = Regions(topology)
     release = PartitionRelease(topology, regions)
     finished: set[int] = set()
@@ -146,9 +146,9 @@ def test_partitions_are_released_exactly_while_nobody_needs_them(job: JobGraph, 
 def test_a_job_that_grows_comes_to_the_regions_and_groups_of_one_that_was_there(
     job: JobGraph, data: st.DataObject
 ) -> None:
-    whole = Topology(job)
+    whole = ExecutionGraph(job)
     expected = Regions(whole)
-    growing = Topology(dataclasses.replace(job, is_dynamic=True))
+    growing = ExecutionGraph(dataclasses.replace(job, is_dynamic=True))
     regions = Regions(growing)
     strategy, release = RegionScheduling(growing, regions), PartitionRelease(growing, regions)
     waiting = [set(vertices) for vertices in acyclic_logical_regions(job)]
@@ -162,13 +162,13 @@ def test_a_job_that_grows_comes_to_the_regions_and_groups_of_one_that_was_there(
         strategy.extend()
         release.extend()
 
-    def places(topology: Topology, subtasks: Iterable[int]) -> frozenset[tuple[int, int]]:
+    def places(topology: ExecutionGraph, subtasks: Iterable[int]) -> frozenset[tuple[int, int]]:
         return frozenset(topology.place_of(subtask) for subtask in subtasks)
 
-    def sets(topology: Topology, found: Regions) -> set[frozenset[tuple[int, int]]]:
+    def sets(topology: ExecutionGraph, found: Regions) -> set[frozenset[tuple[int, int]]]:
         return {places(topology, found.members(region).tolist()) for region in range(len(found))}
 
-    def groups(topology: Topology) -> set[tuple[object, ...]]:
+    def groups(topology: ExecutionGraph) -> set[tuple[object, ...]]:
         return {
             (
                 view.edge,
@@ -188,12 +188,12 @@ def producers_of(job: JobGraph, vertices: set[int]) -> set[int]:
     return {job.datasets[edge.dataset].producer for edge in job.edges if edge.consumer in vertices}
 
 
-def releasable(topology: Topology, group: int) -> bool:
+def releasable(topology: ExecutionGraph, group: int) -> bool:
     type = consumed_partition_group(topology.groups, group).type
     return type.is_released_by_scheduler and not type.is_persistent
 
 
-def all_read(topology: Topology, regions: Regions, group: int, finished: set[int]) -> bool:
+def all_read(topology: ExecutionGraph, regions: Regions, group: int, finished: set[int]) -> bool:
     """Whether every region that consumes a group has finished."""
     readers = {int(regions.region_of[subtask]) for subtask in consumer_vertex_group(topology.groups, group).subtasks}
     return all(finished.issuperset(regions.members(region).tolist()) for region in readers)
@@ -203,7 +203,7 @@ def all_read(topology: Topology, regions: Regions, group: int, finished: set[int
 def test_every_subtask_is_scheduled_once_and_never_before_its_blocking_inputs(
     job: JobGraph, by_vertex: bool, data: st.DataObject
 ) -> None:
-    topology = Topology(job)
+    topology = ExecutionGraph(job)
     regions = Regions(topology)
     strategy = VertexwiseScheduling(topology) if by_vertex else RegionScheduling(topology, regions)
     inputs: dict[int, set[int]] = {}

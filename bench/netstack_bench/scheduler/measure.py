@@ -18,8 +18,8 @@ from netstack.schedule.execution import Executions
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.strategies.strategy import RegionScheduling, VertexwiseScheduling
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 from netstack.schedule.topology.regions import Regions
-from netstack.schedule.topology.topology import Topology
 
 from ..experiment import with_facts
 from ..spec import Settings
@@ -126,13 +126,13 @@ def peak_bytes(parallelism: int) -> dict[str, int]:
     everything together.
     """
     job = job_of(parallelism, BATCH)
-    topology = Topology(job)
+    topology = ExecutionGraph(job)
     regions = Regions(topology)
 
     def execution_graph() -> object:
         executions = Executions()
         executions.grow(2 * parallelism)
-        return Topology(job), executions
+        return ExecutionGraph(job), executions
 
     return {
         "topology": _peak(execution_graph),

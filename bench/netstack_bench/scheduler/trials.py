@@ -23,8 +23,8 @@ from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slots import LoadBalanceMode
 from netstack.schedule.strategies.strategy import HybridConsumption, RegionScheduling, VertexwiseScheduling
 from netstack.schedule.structures import index_array
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 from netstack.schedule.topology.regions import Regions
-from netstack.schedule.topology.topology import Topology
 
 from .cluster import Cluster
 
@@ -76,7 +76,7 @@ def sinks(parallelism: int) -> range:
     return range(parallelism, 2 * parallelism)
 
 
-def _finished(topology: Topology, parallelism: int) -> None:
+def _finished(topology: ExecutionGraph, parallelism: int) -> None:
     for source in sources(parallelism):
         topology.finish(source)
 
@@ -86,7 +86,7 @@ def build_execution_graph(parallelism: int) -> Trial:
     job = job_of(parallelism, BATCH)
 
     def work() -> Facts:
-        topology = Topology(job)
+        topology = ExecutionGraph(job)
         # An entry is both a group of partitions and a group of consumers.
         return {"subtasks": topology.subtask_count, "groups": 2 * len(topology.groups)}
 
@@ -97,7 +97,7 @@ def build_regions(type: ResultPartitionType) -> Step:
     """From groups to pipelined regions."""
 
     def step(parallelism: int) -> Trial:
-        topology = Topology(job_of(parallelism, type))
+        topology = ExecutionGraph(job_of(parallelism, type))
         regions = 1 if type is STREAMING else 2 * parallelism
         return Trial(lambda: {"regions": len(Regions(topology))}, {"regions": regions})
 
@@ -106,7 +106,7 @@ def build_regions(type: ResultPartitionType) -> Step:
 
 def init_region_strategy(parallelism: int) -> Trial:
     """The state of the region strategy, which first starts only sources."""
-    topology = Topology(job_of(parallelism, BATCH))
+    topology = ExecutionGraph(job_of(parallelism, BATCH))
     regions = Regions(topology)
 
     def work() -> Facts:
@@ -117,7 +117,7 @@ def init_region_strategy(parallelism: int) -> Trial:
 
 def init_vertexwise_strategy(parallelism: int) -> Trial:
     """The state of the vertex-wise strategy."""
-    topology = Topology(job_of(parallelism, BATCH))
+    topology = ExecutionGraph(job_of(parallelism, BATCH))
     return Trial(lambda: {"started": len(VertexwiseScheduling(topology).start())}, {"started": parallelism})
 
 
@@ -187,7 +187,7 @@ def schedule_downstream(type: ResultPartitionType, hybrid: HybridConsumption) ->
     """All source partitions are finished; the vertex-wise strategy handles the end of the first source."""
 
     def step(parallelism: int) -> Trial:
-        topology = Topology(job_of(parallelism, type))
+        topology = ExecutionGraph(job_of(parallelism, type))
         strategy = VertexwiseScheduling(topology, hybrid)
         started = len(strategy.start())
         _finished(topology, parallelism)
@@ -211,7 +211,7 @@ def restart_set(type: ResultPartitionType) -> Step:
     """The subtasks to restart after the first source fails; batch: all sources have finished."""
 
     def step(parallelism: int) -> Trial:
-        topology = Topology(job_of(parallelism, type))
+        topology = ExecutionGraph(job_of(parallelism, type))
         failover = RegionFailover(topology, Regions(topology))
         _finished(topology, parallelism)
         failed, is_tracked = index_array([0]), np.ones(topology.partition_count, np.bool_)
@@ -225,7 +225,7 @@ def restart_set(type: ResultPartitionType) -> Step:
 
 def release_partitions(parallelism: int) -> Trial:
     """Every sink finishes, and the last releases the partitions that all of them have read."""
-    topology = Topology(job_of(parallelism, BATCH))
+    topology = ExecutionGraph(job_of(parallelism, BATCH))
     release = PartitionRelease(topology, Regions(topology))
     _finished(topology, parallelism)
 

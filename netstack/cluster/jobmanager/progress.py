@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from ...schedule.topology.topology import Topology
+from ...schedule.topology.execution_graph import ExecutionGraph
 from ..task.latency import MERGED, merged_rows
 
 ProgressByVertex = dict[int, dict[str, Any]]
@@ -21,7 +21,7 @@ ProgressByVertex = dict[int, dict[str, Any]]
 _NUMBERS: Final = ("records_in", "records_out")
 
 
-def checked_progress(report: Mapping[Any, Any], topology: Topology) -> ProgressByVertex:
+def checked_progress(report: Mapping[Any, Any], topology: ExecutionGraph) -> ProgressByVertex:
     """Returns the known numbers of a report; leaves everything else out."""
     vertices = topology.job.vertices
     progress: ProgressByVertex = {}

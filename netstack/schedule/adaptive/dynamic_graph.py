@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from ...base.errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph, SourceSize
 from ..structures import UnionFind
-from ..topology.topology import Topology
+from ..topology.execution_graph import ExecutionGraph
 from .cut import DatasetSizes
 from .parallelism import Decision, ParallelismExplanation
 from .skew import VertexInput
@@ -42,7 +42,7 @@ class DynamicGraph:
         ConfigError: vertices joined by forward edges have different parallelisms.
     """
 
-    def __init__(self, topology: Topology, decide: Decider) -> None:
+    def __init__(self, topology: ExecutionGraph, decide: Decider) -> None:
         self._topology = topology
         self._job = topology.job
         self._decide = decide

@@ -20,7 +20,7 @@ from ..execution import Executions
 from ..failover.release import PartitionTracker
 from ..instructions import Deploy
 from ..structures import FlagArray, IndexArray, index_array
-from ..topology.topology import Topology
+from ..topology.execution_graph import ExecutionGraph
 from .blob_store import BlobKind, DescriptorCache, Offloader
 from .descriptors import (
     ExecutionAttemptId,
@@ -79,7 +79,7 @@ class Deployment:
     def __init__(
         self,
         information: JobInformation,
-        topology: Topology,
+        topology: ExecutionGraph,
         executions: Executions,
         tracker: PartitionTracker,
         locations: Sequence[TaskManagerLocation],

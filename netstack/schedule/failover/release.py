@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..structures import NOTHING, FlagArray, GrowingArray, IndexArray, distinct, index_array
+from ..topology.execution_graph import ExecutionGraph
 from ..topology.regions import Regions
-from ..topology.topology import Topology
 
 NOWHERE: Final = -1
 
@@ -117,7 +117,7 @@ class PartitionRelease:
         regions: of that topology; extend them before `extend` is called here.
     """
 
-    def __init__(self, topology: Topology, regions: Regions) -> None:
+    def __init__(self, topology: ExecutionGraph, regions: Regions) -> None:
         self._topology = topology
         self._regions = regions
         self._is_finished = GrowingArray(np.bool_)

@@ -26,8 +26,8 @@ from ..graph.stream_graph import StreamGraph
 from ..slots.placement import NotEnoughSlots, Placement, can_take_turns, place
 from ..slots.slots import LoadBalanceMode
 from ..structures import IndexArray, index_array
+from ..topology.execution_graph import ExecutionGraph
 from ..topology.regions import Regions
-from ..topology.topology import Topology
 from .channels import JobChannels, count_channels
 
 
@@ -263,7 +263,7 @@ def _is_undecided(job: JobGraph) -> bool:
 def _regions(job: JobGraph, undecided: bool) -> tuple[RegionPlan, ...]:
     if undecided or job.is_dynamic:  # subtasks of a dynamic job are created when their inputs are complete
         return tuple(RegionPlan(vertices, {}) for vertices in acyclic_logical_regions(job))
-    regions = Regions(Topology(job))
+    regions = Regions(ExecutionGraph(job))
     logical = acyclic_logical_regions(job)
     logical_of = {vertex: number for number, vertices in enumerate(logical) for vertex in vertices}
     first_subtask = np.unique(regions.region_of, return_index=True)[1]

@@ -19,8 +19,8 @@ from ...base.units import counted
 from ..graph.job_graph import JobGraph
 from ..graph.slot_groups import slots_by_group
 from ..structures import IndexArray, UnionFind, index_array
+from ..topology.execution_graph import ExecutionGraph
 from ..topology.regions import Regions
-from ..topology.topology import Topology
 from .shared_slots import InputPreferences
 from .slot_matching import FreeSlots, match_balanced
 from .slot_sharing import ExecutionSlotSharingGroups, local_input_preferred, task_balanced
@@ -143,7 +143,7 @@ def can_take_turns(graph: JobGraph, available: int) -> bool:
     if may_hold_slots(graph):
         return False
     group_of = np.concatenate(local_input_preferred(graph).of_vertex)
-    pairs = np.unique(np.stack((Regions(Topology(graph)).region_of, group_of)), axis=1)
+    pairs = np.unique(np.stack((Regions(ExecutionGraph(graph)).region_of, group_of)), axis=1)
     return int(np.bincount(pairs[0]).max()) <= available
 
 
@@ -164,7 +164,7 @@ def _order(graph: JobGraph, groups: ExecutionSlotSharingGroups) -> IndexArray:
     """The groups in the order in which they request slots: region by region, each in the order of its subtasks."""
     group_of = np.concatenate(groups.of_vertex)
     if not graph.is_dynamic:  # regions of a dynamic job appear one after the other
-        group_of = group_of[np.argsort(Regions(Topology(graph)).region_of, kind="stable")]
+        group_of = group_of[np.argsort(Regions(ExecutionGraph(graph)).region_of, kind="stable")]
     return index_array(np.argsort(np.unique(group_of, return_index=True)[1]))
 
 

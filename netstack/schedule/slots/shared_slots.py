@@ -30,7 +30,7 @@ from ..structures import (
     index_array,
     offsets_of,
 )
-from ..topology.topology import Topology
+from ..topology.execution_graph import ExecutionGraph
 from .slot_sharing import ExecutionSlotSharingGroups, consumed_partitions
 from .slots import Location, PhysicalSlot, SlotMatch, SlotRequest
 
@@ -127,7 +127,7 @@ class InputPreferences:
 class SharedSlots:
     """The logical slots of a job."""
 
-    def __init__(self, topology: Topology, groups: ExecutionSlotSharingGroups) -> None:
+    def __init__(self, topology: ExecutionGraph, groups: ExecutionSlotSharingGroups) -> None:
         self._topology = topology
         self._inputs = InputPreferences(topology.job)
         self._is_anything_declared = any(vertex.profile != UNKNOWN_PROFILE for vertex in topology.job.vertices)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..graph.job_graph import ResourceProfile
 from ..structures import NOTHING, Batches, GrowingArray, IndexArray, distinct, index_array, tally
-from ..topology.topology import Topology
+from ..topology.execution_graph import ExecutionGraph
 from .shared_slots import SharedSlots
 from .slot_pool import SlotPool
 from .slot_sharing import ExecutionSlotSharingGroups
@@ -103,7 +103,7 @@ class SlotAllocation:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: ExecutionGraph,
         groups: ExecutionSlotSharingGroups,
         pool: SlotPool,
         *,

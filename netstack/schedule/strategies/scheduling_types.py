@@ -18,7 +18,7 @@ import numpy as np
 from ...base.errors import ConfigError
 from ..graph.job_graph import JobGraph
 from ..structures import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, distinct, one_batch, single_batches
-from ..topology.topology import Topology
+from ..topology.execution_graph import ExecutionGraph
 
 _NO_BATCHES = one_batch(NOTHING)
 
@@ -68,7 +68,7 @@ class EagerScheduling:
         topology: of a job whose parallelisms are all known.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: ExecutionGraph) -> None:
         self._topology = topology
         self._deployed = 0
 
@@ -105,7 +105,7 @@ class LazyScheduling:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: ExecutionGraph,
         type: SchedulingType = SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT,
         constraint: InputConstraint = InputConstraint.ANY,
     ) -> None:

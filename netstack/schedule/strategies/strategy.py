@@ -34,8 +34,8 @@ from ..structures import (
     one_batch,
     single_batches,
 )
+from ..topology.execution_graph import ExecutionGraph
 from ..topology.regions import Regions
-from ..topology.topology import Topology
 
 
 class SchedulingStrategy(Protocol):
@@ -52,14 +52,14 @@ class SchedulingStrategy(Protocol):
         """
 
     def on_finished(self, subtask: int) -> Batches:
-        """Handles the end of a subtask; `Topology.finish` was called before.
+        """Handles the end of a subtask; `ExecutionGraph.finish` was called before.
 
         Returns:
             What can be deployed because of it, in topological order.
         """
 
     def restart(self, subtasks: IndexArray) -> Batches:
-        """Restarts subtasks that were canceled and reset; `Topology.reset` was called before.
+        """Restarts subtasks that were canceled and reset; `ExecutionGraph.reset` was called before.
 
         Returns:
             Those that can be deployed at once; the others follow when their inputs are available.
@@ -105,7 +105,7 @@ class RegionScheduling:
         regions: of that topology; extend them before `extend` is called here.
     """
 
-    def __init__(self, topology: Topology, regions: Regions) -> None:
+    def __init__(self, topology: ExecutionGraph, regions: Regions) -> None:
         self._topology = topology
         self._regions = regions
         self._is_scheduled = GrowingArray(np.bool_)
@@ -261,7 +261,9 @@ class VertexwiseScheduling:
         hybrid: when hybrid results count as consumable.
     """
 
-    def __init__(self, topology: Topology, hybrid: HybridConsumption = HybridConsumption.UNFINISHED_PRODUCERS) -> None:
+    def __init__(
+        self, topology: ExecutionGraph, hybrid: HybridConsumption = HybridConsumption.UNFINISHED_PRODUCERS
+    ) -> None:
         self._topology = topology
         self._hybrid = hybrid
         self._is_scheduled = GrowingArray(np.bool_)

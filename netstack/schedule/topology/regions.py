@@ -28,7 +28,7 @@ from ..structures import (
     index_array,
     strongly_connected_components,
 )
-from .topology import Topology
+from .execution_graph import ExecutionGraph
 
 _FEW = 16
 
@@ -44,7 +44,7 @@ class Regions:
         ConfigError: see `extend`.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: ExecutionGraph) -> None:
         self._topology = topology
         self._logical_of = [0] * len(topology.job.vertices)
         self._logical = acyclic_logical_regions(topology.job)

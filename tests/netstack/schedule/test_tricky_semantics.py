@@ -32,8 +32,8 @@ from netstack.schedule.strategies.scheduling_types import SchedulingType
 from netstack.schedule.strategies.strategy import RegionScheduling
 from netstack.schedule.structures import strongly_connected_components
 from netstack.schedule.topology.distribution import dynamic_subpartitions
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 from netstack.schedule.topology.regions import Regions
-from netstack.schedule.topology.topology import Topology
 
 ALL, POINTWISE = DistributionPattern.ALL_TO_ALL, DistributionPattern.POINTWISE
 F = "jobs:function"
@@ -41,15 +41,15 @@ F = "jobs:function"
 
 def read_by(text: str) -> list[tuple[int, int]]:
     """For each consumer of the only edge, the first partition and subpartition that it reads."""
-    reads = Topology(job_of(text)).input_info(0)
+    reads = ExecutionGraph(job_of(text)).input_info(0)
     pieces = [reads.pieces_of(subtask) for subtask in range(reads.parallelism)]
     return [(piece.partitions.start, piece.subpartitions.start) for (piece,) in pieces]
 
 
 def test_01_a_blocking_shuffle_makes_one_region_only_inside_a_logical_region() -> None:
-    assert len(Regions(Topology(job_of("s(50) -all,blocking-> k(50)")))) == 100
+    assert len(Regions(ExecutionGraph(job_of("s(50) -all,blocking-> k(50)")))) == 100
     around = "s(50) -pointwise,pipelined-> m(50); s -all,blocking-> k(50); m -pointwise,pipelined-> k"
-    assert len(Regions(Topology(job_of(around)))) == 1
+    assert len(Regions(ExecutionGraph(job_of(around)))) == 1
 
 
 def test_02_a_static_fan_out_is_rotated_by_the_index_in_the_vertex() -> None:
@@ -57,14 +57,14 @@ def test_02_a_static_fan_out_is_rotated_by_the_index_in_the_vertex() -> None:
 
 
 def test_03_the_last_consumer_reads_the_surplus_and_the_first_producer_serves_it() -> None:
-    narrow = Topology(job_of("a(5) -pointwise,pipelined-> b(2)")).groups
+    narrow = ExecutionGraph(job_of("a(5) -pointwise,pipelined-> b(2)")).groups
     assert [len(narrow.partitions_of(group)) for group in range(2)] == [2, 3]
-    wide = Topology(job_of("a(2) -pointwise,pipelined-> b(5)")).groups
+    wide = ExecutionGraph(job_of("a(2) -pointwise,pipelined-> b(5)")).groups
     assert [len(wide.consumers_of(group)) for group in range(2)] == [3, 2]
 
 
 def test_04_a_result_that_two_edges_read_has_two_groups_that_are_not_equal_for_being_alike() -> None:
-    topology = Topology(job_of("a(2) -all,blocking=x-> b(2); a -all,blocking=x-> c(2)"))
+    topology = ExecutionGraph(job_of("a(2) -all,blocking=x-> b(2); a -all,blocking=x-> c(2)"))
     one, other = topology.groups_of_partition(0)
     groups = topology.groups
     assert one != other
@@ -108,7 +108,7 @@ def test_07_what_is_consumed_once_only_is_never_there_for_a_restart() -> None:
         ("blocking", [1]),
         ("pipelined_approximate", [1]),
     ):
-        topology = Topology(job_of(f"a(1) -all,{type_}-> b(1)"))
+        topology = ExecutionGraph(job_of(f"a(1) -all,{type_}-> b(1)"))
         failover = RegionFailover(topology, Regions(topology))
         assert failover.subtasks_to_restart(1, np.ones(1, np.bool_)).tolist() == restarted
 
@@ -212,7 +212,9 @@ def test_17_nothing_recurses_however_long_the_job_is() -> None:
     assert len(vertex.operators) == length + 1
     ring = np.arange(10_000, dtype=np.int32)
     assert not strongly_connected_components(ring.size, ring, np.roll(ring, -1)).any()
-    topology = Topology(job_of("v0(1)" + "".join(f" -all,hybrid_full-> v{index}(1)" for index in range(1, 1_100))))
+    topology = ExecutionGraph(
+        job_of("v0(1)" + "".join(f" -all,hybrid_full-> v{index}(1)" for index in range(1, 1_100)))
+    )
     assert len(RegionScheduling(topology, Regions(topology)).start()) == 1_100
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ....base.units import counted
 from ....schedule.execution import ExecutionState, JobState
-from ....schedule.topology.topology import Topology
+from ....schedule.topology.execution_graph import ExecutionGraph
 from ...task.latency import summary_us
 from ..job_master.checkpoints import CheckpointReport
 from ..job_master.job_master import JobMaster
@@ -269,7 +269,7 @@ def job_latencies(master: JobMaster) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _named(rows: Mapping[str, list[int]], topology: Topology, vertex: int) -> list[dict[str, Any]]:
+def _named(rows: Mapping[str, list[int]], topology: ExecutionGraph, vertex: int) -> list[dict[str, Any]]:
     """Returns the latencies to one vertex: from the producer of each input, and from each more distant source.
 
     Returns:

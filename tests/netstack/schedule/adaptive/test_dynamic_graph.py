@@ -15,7 +15,7 @@ from netstack.schedule.graph.job_graph import (
 )
 from netstack.schedule.graph.settings import AdaptiveSettings
 from netstack.schedule.topology.distribution import dynamic_input
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 ALL, POINTWISE = DistributionPattern.ALL_TO_ALL, DistributionPattern.POINTWISE
 BLOCKING = ResultPartitionType.BLOCKING
@@ -52,7 +52,7 @@ def finish(graph, topology, vertex, size):
 
 
 def test_a_sink_waits_for_both_sources():
-    topology = Topology(job([("s1", 6), ("s2", 4), ("sink", UNDECIDED)], [(0, 2, POINTWISE), (1, 2, POINTWISE)]))
+    topology = ExecutionGraph(job([("s1", 6), ("s2", 4), ("sink", UNDECIDED)], [(0, 2, POINTWISE), (1, 2, POINTWISE)]))
     graph = DynamicGraph(topology, ten)
     assert graph.grow() == (0, 1)
     assert [topology.subpartition_counts(dataset).tolist() for dataset in (0, 1)] == [[22] * 6, [32] * 4]
@@ -67,13 +67,13 @@ def test_a_sink_waits_for_both_sources():
 
 
 def test_a_decided_sink_is_initialised_at_the_start():
-    topology = Topology(job([("source", 8), ("sink", 8)], [(0, 1, ALL)]))
+    topology = ExecutionGraph(job([("source", 8), ("sink", 8)], [(0, 1, ALL)]))
     assert DynamicGraph(topology, never).grow() == (0, 1)
     assert topology.subpartition_counts(0).tolist() == [8] * 8
 
 
 def test_a_forward_target_gets_the_parallelism_of_its_group():
-    topology = Topology(job([("map", 5), ("sink", UNDECIDED)], [(0, 1, POINTWISE, "forward", 1, True)]))
+    topology = ExecutionGraph(job([("map", 5), ("sink", UNDECIDED)], [(0, 1, POINTWISE, "forward", 1, True)]))
     graph = DynamicGraph(topology, never)
     assert graph.grow() == (0, 1)
     assert topology.parallelism_of(1) == 5
@@ -86,7 +86,7 @@ def test_a_forward_target_gets_the_parallelism_of_its_group():
 
 def test_one_decision_settles_the_whole_forward_group():
     edges = [(0, 1, ALL, "hash"), (1, 2, POINTWISE, "forward", 1, True)]
-    topology = Topology(job([("source", 2), ("map", UNDECIDED, 64), ("sink", UNDECIDED, 12)], edges))
+    topology = ExecutionGraph(job([("source", 2), ("map", UNDECIDED, 64), ("sink", UNDECIDED, 12)], edges))
     asked = []
 
     def decider(inputs, max_parallelism, source):
@@ -105,7 +105,7 @@ def test_a_result_consumed_twice_counts_twice():
     vertices = (JobVertex("source", 1), JobVertex("sink", UNDECIDED, max_parallelism=16))
     edges = (JobEdge(0, 1, ALL, "hash", 1), JobEdge(0, 1, ALL, "hash", 2))
     graph_ = JobGraph("job", vertices, (Dataset("d", 0, BLOCKING),), edges, is_dynamic=True)
-    topology = Topology(graph_)
+    topology = ExecutionGraph(graph_)
     settings = AdaptiveSettings(data_volume_per_task_bytes=400)
     graph = DynamicGraph(
         topology, lambda inputs, most, source: decide(inputs, settings, max_parallelism=most, source=source)
@@ -117,7 +117,7 @@ def test_a_result_consumed_twice_counts_twice():
 
 
 def test_undecided_sources_are_decided_first():
-    topology = Topology(job([("source", UNDECIDED, 8), ("sink", UNDECIDED)], [(0, 1, ALL)]))
+    topology = ExecutionGraph(job([("source", UNDECIDED, 8), ("sink", UNDECIDED)], [(0, 1, ALL)]))
     settings = AdaptiveSettings(default_source_parallelism=32)
     graph = DynamicGraph(
         topology, lambda inputs, most, source: decide(inputs, settings, max_parallelism=most, source=source)
@@ -143,7 +143,7 @@ def test_a_source_has_as_many_subtasks_as_it_can_tell():
 
 def test_what_a_source_tells_decides_it():
     vertex = JobVertex("source", UNDECIDED, source_size=SourceSize(bytes=201, splits=9))
-    topology = Topology(JobGraph("job", (vertex,), (), (), is_dynamic=True))
+    topology = ExecutionGraph(JobGraph("job", (vertex,), (), (), is_dynamic=True))
     settings = AdaptiveSettings(data_volume_per_task_bytes=100)
     DynamicGraph(topology, lambda inputs, most, source: decide(inputs, settings, source=source)).grow()
     assert topology.parallelism_of(0) == 3
@@ -154,7 +154,7 @@ def test_as_many_subpartitions_are_written_as_there_may_be_subtasks(most, vertex
     made = job(
         [("source", 2), ("all", UNDECIDED, vertex), ("near", UNDECIDED, vertex)], [(0, 1, ALL), (0, 2, POINTWISE)]
     )
-    topology = Topology(made, most_decided=AdaptiveSettings(max_parallelism=most).most)
+    topology = ExecutionGraph(made, most_decided=AdaptiveSettings(max_parallelism=most).most)
     assert DynamicGraph(topology, never).grow() == (0,)
     assert [topology.subpartition_counts(dataset).tolist() for dataset in (0, 1)] == [[written] * 2, [written // 2] * 2]
 
@@ -165,7 +165,7 @@ def test_the_most_is_that_of_sources_too():
 
 
 def test_a_lost_partition_is_forgotten():
-    topology = Topology(job([("s1", 6), ("s2", 4), ("sink", UNDECIDED)], [(0, 2, POINTWISE), (1, 2, POINTWISE)]))
+    topology = ExecutionGraph(job([("s1", 6), ("s2", 4), ("sink", UNDECIDED)], [(0, 2, POINTWISE), (1, 2, POINTWISE)]))
     graph = DynamicGraph(topology, ten)
     graph.grow()
     finish(graph, topology, 0, 100)
@@ -178,7 +178,7 @@ def test_a_lost_partition_is_forgotten():
 
 
 def test_a_producer_that_runs_again_delays_the_decision():
-    topology = Topology(job([("source", 2), ("sink", UNDECIDED)], [(0, 1, ALL)]))
+    topology = ExecutionGraph(job([("source", 2), ("sink", UNDECIDED)], [(0, 1, ALL)]))
     graph = DynamicGraph(topology, ten)
     graph.grow()
     graph.forget(0, 0)  # nothing reported yet
@@ -191,7 +191,7 @@ def test_a_producer_that_runs_again_delays_the_decision():
 
 
 def test_sizes_of_all_to_all_datasets_are_compacted_when_all_consumers_are_there():
-    topology = Topology(job([("source", 2), ("sink", UNDECIDED)], [(0, 1, ALL)]))
+    topology = ExecutionGraph(job([("source", 2), ("sink", UNDECIDED)], [(0, 1, ALL)]))
     graph = DynamicGraph(topology, ten)
     graph.grow()
     finish(graph, topology, 0, 100)
@@ -204,7 +204,7 @@ def test_the_partitioner_says_what_belongs_together():
     edges = [
         (0, 3, ALL, "hash", 1), (1, 3, ALL, "rebalance", 2), (2, 3, POINTWISE, "rescale", 2),
     ]  # fmt: skip
-    topology = Topology(job([("a", 1), ("b", 1), ("c", 1), ("sink", UNDECIDED)], edges))
+    topology = ExecutionGraph(job([("a", 1), ("b", 1), ("c", 1), ("sink", UNDECIDED)], edges))
     seen = []
 
     def decider(inputs, most, source):

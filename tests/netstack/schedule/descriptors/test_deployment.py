@@ -19,7 +19,7 @@ from netstack.schedule.instructions import Deploy
 from netstack.schedule.slots.slots import Location, PhysicalSlot
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.distribution import InputInfo, Piece
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 LOCATIONS = [TaskManagerLocation(f"tm-{number}", f"tcp://tm-{number}:1") for number in range(4)]
 PRODUCERS, CONSUMERS = index_array([0, 1, 2, 3]), index_array([4, 5, 6, 7])
@@ -36,7 +36,7 @@ class Setting:
         is_offloading: bool = False,
         only_finished: bool = False,
     ) -> None:
-        self.topology = Topology(
+        self.topology = ExecutionGraph(
             JobGraph(
                 "job",
                 (JobVertex("source", 4, is_source=True, parameters={"rate": 5}), JobVertex("sink", 4, 64)),
@@ -216,7 +216,7 @@ def test_a_skewed_input_is_read_in_pieces() -> None:
         is_dynamic=True,
     )
     setting = Setting(ResultPartitionType.BLOCKING)
-    setting.topology = Topology(job)
+    setting.topology = ExecutionGraph(job)
     setting.topology.initialise(0)
     setting.topology.decide(1, 2)
     pieces = [[Piece(range(1), range(2)), Piece(range(1, 2), range(1))], [Piece(range(1, 2), range(1, 2))]]

@@ -5,15 +5,15 @@ from job_shapes import job_of
 from netstack import ConfigError
 from netstack.schedule.recovery import RegionFailover
 from netstack.schedule.structures import index_array
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 from netstack.schedule.topology.regions import Regions
-from netstack.schedule.topology.topology import Topology
 
 
 class Job:
     """Vertices of parallelism 1 are named by their vertex."""
 
     def __init__(self, text):
-        self.topology = Topology(job_of(text))
+        self.topology = ExecutionGraph(job_of(text))
         self.failover = RegionFailover(self.topology, Regions(self.topology))
         self.is_tracked = np.ones(self.topology.partition_count, np.bool_)
 

@@ -3,13 +3,13 @@ from job_shapes import job_of
 
 from netstack.schedule.failover.release import PartitionRelease
 from netstack.schedule.structures import index_array
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 from netstack.schedule.topology.regions import Regions
-from netstack.schedule.topology.topology import Topology
 
 
 class Job:
     def __init__(self, text, **options):
-        self.topology = Topology(job_of(text, **options))
+        self.topology = ExecutionGraph(job_of(text, **options))
         self.regions = Regions(self.topology)
         self.release = PartitionRelease(self.topology, self.regions)
 

@@ -19,7 +19,7 @@ from netstack.schedule.slots.shared_slots import SharedSlots
 from netstack.schedule.slots.slot_sharing import LocalInputPreferred, local_input_preferred
 from netstack.schedule.slots.slots import Location, PhysicalSlot, SlotMatch, SlotRequest
 from netstack.schedule.structures import index_array
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 SLOT = PhysicalSlot(Location("a"), 0)
 FIRST, SECOND, BOTH = index_array([0]), index_array([1]), index_array([0, 1])
@@ -45,7 +45,7 @@ def lose(slots, *groups):
 def shared(*profiles, declared=UNKNOWN_PROFILE):
     vertices = tuple(JobVertex(f"v{number}", 1, profile=profile) for number, profile in enumerate(profiles))
     graph = JobGraph("job", vertices, slot_sharing_groups=(SlotSharingGroup("default", declared),))
-    return SharedSlots(Topology(graph), local_input_preferred(graph))
+    return SharedSlots(ExecutionGraph(graph), local_input_preferred(graph))
 
 
 def test_two_subtasks_of_a_group_ask_for_one_slot_and_share_it():
@@ -123,7 +123,7 @@ def test_a_group_would_like_to_be_where_its_inputs_are():
         (JobEdge(0, 1, DistributionPattern.POINTWISE),),
         (SlotSharingGroup("one"), SlotSharingGroup("other")),
     )
-    slots = SharedSlots(Topology(graph), local_input_preferred(graph))
+    slots = SharedSlots(ExecutionGraph(graph), local_input_preferred(graph))
     allocate(slots, BOTH)
     for group in (0, 1):
         fulfil(slots, group, PhysicalSlot(Location(f"tm{group}"), 0))
@@ -140,7 +140,7 @@ def test_producers_that_wait_themselves_do_not_count():
         (JobEdge(0, 1, DistributionPattern.POINTWISE),),
         (SlotSharingGroup("one"), SlotSharingGroup("other")),
     )
-    slots = SharedSlots(Topology(graph), local_input_preferred(graph))
+    slots = SharedSlots(ExecutionGraph(graph), local_input_preferred(graph))
     slots.allocate(FIRST)
     fulfil(slots, 0)
     lose(slots, 0)
@@ -159,7 +159,7 @@ def test_a_dynamic_job_gets_more_groups():
     )
     strategy = LocalInputPreferred(graph)
     strategy.add(0, 1)
-    topology = Topology(graph)
+    topology = ExecutionGraph(graph)
     topology.initialise(0)
     slots = SharedSlots(topology, strategy.groups())
     slots.allocate(FIRST)

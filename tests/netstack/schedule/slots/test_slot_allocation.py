@@ -20,7 +20,7 @@ from netstack.schedule.slots.slot_pool import SlotPool, SlotPoolSettings
 from netstack.schedule.slots.slot_sharing import local_input_preferred
 from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot
 from netstack.schedule.structures import Batches, index_array, one_batch, single_batches
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 JOB = JobGraph(
     "job",
@@ -40,7 +40,7 @@ def allocation(
 ) -> SlotAllocation:
     """Subtasks 0 and 2 share a slot, and so do 1 and 3."""
     pool = SlotPool(mode, SETTINGS)
-    made = SlotAllocation(Topology(JOB), local_input_preferred(JOB), pool, waits_for_running=waits_for_running)
+    made = SlotAllocation(ExecutionGraph(JOB), local_input_preferred(JOB), pool, waits_for_running=waits_for_running)
     made.open(bulks)
     return made
 

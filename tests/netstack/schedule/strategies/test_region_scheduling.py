@@ -3,15 +3,15 @@ from job_shapes import job_of
 
 from netstack.schedule.strategies.strategy import RegionScheduling
 from netstack.schedule.structures import index_array
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 from netstack.schedule.topology.regions import Regions
-from netstack.schedule.topology.topology import Topology
 
 
 class Scheduled:
     """A job under region scheduling; subtasks have names such as a0."""
 
     def __init__(self, text, **options):
-        self.topology = Topology(job_of(text, **options))
+        self.topology = ExecutionGraph(job_of(text, **options))
         self.regions = Regions(self.topology)
         self.strategy = RegionScheduling(self.topology, self.regions)
 
@@ -94,7 +94,7 @@ def test_early_results_follow_a_blocking_one_when_that_is_complete():
 def test_a_long_chain_of_early_results_is_followed_without_recursion():
     names = [f"v{index}" for index in range(1200)]
     text = f"{names[0]}(1)" + "".join(f" -all,hybrid_full-> {name}(1)" for name in names[1:])
-    topology = Topology(job_of(text))
+    topology = ExecutionGraph(job_of(text))
     assert len(RegionScheduling(topology, Regions(topology)).start()) == 1200
 
 
@@ -118,7 +118,7 @@ def test_added_regions_are_considered_at_the_next_event():
 
 
 def test_the_headline_job_starts_its_sinks_in_one_event():
-    topology = Topology(job_of("source(10000) -all,blocking-> sink(10000)"))
+    topology = ExecutionGraph(job_of("source(10000) -all,blocking-> sink(10000)"))
     strategy = RegionScheduling(topology, Regions(topology))
     assert len(strategy.start()) == 10_000
     for subtask in range(10_000):

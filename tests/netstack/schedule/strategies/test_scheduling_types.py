@@ -9,18 +9,18 @@ from netstack.schedule.strategies.scheduling_types import (
     SchedulingType,
 )
 from netstack.schedule.structures import index_array
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 FIRST, COMPLETE = SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT, SchedulingType.NEXT_STAGE_ON_COMPLETE_OUTPUT
 
 
 def lazy(text, type=FIRST, constraint=InputConstraint.ANY):
-    topology = Topology(job_of(text))
+    topology = ExecutionGraph(job_of(text))
     return LazyScheduling(topology, type, constraint)
 
 
 def test_eager_is_everything_in_one_call():
-    strategy = EagerScheduling(Topology(job_of("a(2) -all,pipelined-> b(2)")))
+    strategy = EagerScheduling(ExecutionGraph(job_of("a(2) -all,pipelined-> b(2)")))
     assert strategy.start().tolist() == [[0, 1, 2, 3]]
     assert strategy.on_finished(0).tolist() == []
     assert strategy.restart(index_array([3, 1])).tolist() == [[1, 3]]

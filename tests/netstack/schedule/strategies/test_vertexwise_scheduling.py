@@ -3,11 +3,11 @@ from job_shapes import job_of
 
 from netstack.schedule.strategies.strategy import HybridConsumption, VertexwiseScheduling
 from netstack.schedule.structures import index_array
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 
 def scheduled(text, hybrid=HybridConsumption.UNFINISHED_PRODUCERS, **options):
-    topology = Topology(job_of(text, **options))
+    topology = ExecutionGraph(job_of(text, **options))
     return topology, VertexwiseScheduling(topology, hybrid)
 
 

@@ -5,13 +5,13 @@ from job_shapes import job_of
 
 from netstack import ConfigError
 from netstack.schedule.structures import index_array
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 from netstack.schedule.topology.regions import Regions
-from netstack.schedule.topology.topology import Topology
 
 
 def regions_of(text):
     """The regions as sets of names such as a0."""
-    topology = Topology(job_of(text))
+    topology = ExecutionGraph(job_of(text))
     regions = Regions(topology)
     return [
         {f"{topology.job.vertices[vertex].name}{index}" for vertex, index in map(topology.place_of, members.tolist())}
@@ -85,7 +85,7 @@ def test_logical_regions_in_a_circle_are_converted_as_one():
 
 
 def test_members_of_several_regions():
-    regions = Regions(Topology(job_of("s(2) -pointwise,pipelined-> k(2)")))
+    regions = Regions(ExecutionGraph(job_of("s(2) -pointwise,pipelined-> k(2)")))
     assert regions.region_of.tolist() == [0, 1, 0, 1]
     assert regions.members_of_all(index_array([1, 0])).tolist() == [[1, 3], [0, 2]]
     assert regions.of_subtasks(index_array([3, 1])).tolist() == [1]
@@ -93,7 +93,7 @@ def test_members_of_several_regions():
 
 
 def test_a_dynamic_job_gets_regions_as_it_grows():
-    topology = Topology(job_of("a(2) -all,blocking-> b(-1) -pointwise,pipelined-> c(-1)", is_dynamic=True))
+    topology = ExecutionGraph(job_of("a(2) -all,blocking-> b(-1) -pointwise,pipelined-> c(-1)", is_dynamic=True))
     regions = Regions(topology)
     assert len(regions) == 0
     topology.initialise(0)
@@ -108,7 +108,7 @@ def test_a_dynamic_job_gets_regions_as_it_grows():
 
 
 def test_a_logical_region_comes_as_a_whole():
-    topology = Topology(job_of("a(2) -all,pipelined-> b(2)", is_dynamic=True))
+    topology = ExecutionGraph(job_of("a(2) -all,pipelined-> b(2)", is_dynamic=True))
     topology.initialise(0)
     with pytest.raises(ConfigError, match=r"\['b'\] must run at the same time"):
         Regions(topology)
@@ -121,10 +121,10 @@ def co_located(text):
 
 
 def test_co_located_subtasks_are_in_one_region():
-    assert len(Regions(Topology(co_located("a(2) -all,pipelined-> b(2)")))) == 1
+    assert len(Regions(ExecutionGraph(co_located("a(2) -all,pipelined-> b(2)")))) == 1
     with pytest.raises(ConfigError, match="subtask 0 of 'a' and of 'b' share co-location group 'g'"):
-        Regions(Topology(co_located("a(2) -all,blocking-> b(2)")))
+        Regions(ExecutionGraph(co_located("a(2) -all,blocking-> b(2)")))
 
 
 def test_the_headline_job_has_a_region_for_every_subtask():
-    assert len(Regions(Topology(job_of("source(10000) -all,blocking-> sink(10000)")))) == 20_000
+    assert len(Regions(ExecutionGraph(job_of("source(10000) -all,blocking-> sink(10000)")))) == 20_000

@@ -7,11 +7,11 @@ from netstack import ConfigError
 from netstack.schedule.graph.job_graph import UNDECIDED
 from netstack.schedule.structures import index_array
 from netstack.schedule.topology.distribution import InputInfo, Piece
-from netstack.schedule.topology.topology import Topology
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 
 def test_subtasks_and_partitions_are_counted_through():
-    topology = Topology(job_of("a(2) -all,blocking-> b(3) -all,blocking-> c(1)"))
+    topology = ExecutionGraph(job_of("a(2) -all,blocking-> b(3) -all,blocking-> c(1)"))
     assert (topology.subtask_count, topology.partition_count, len(topology.groups)) == (6, 5, 2)
     assert topology.vertex_of_subtask.tolist() == [0, 0, 1, 1, 1, 2]
     assert topology.subtasks_of(1) == range(2, 5)
@@ -25,7 +25,7 @@ def test_subtasks_and_partitions_are_counted_through():
 
 
 def test_an_all_to_all_edge_is_one_group_with_two_faces():
-    topology = Topology(job_of("a(3) -all,blocking-> b(2)"))
+    topology = ExecutionGraph(job_of("a(3) -all,blocking-> b(2)"))
     assert [topology.consumed_groups(subtask) for subtask in topology.subtasks_of(1)] == [(0,), (0,)]
     assert [topology.groups_of_partition(partition) for partition in range(3)] == [(0,)] * 3
     consumed, consumers = consumed_partition_group(topology.groups, 0), consumer_vertex_group(topology.groups, 0)
@@ -44,7 +44,7 @@ def test_an_all_to_all_edge_is_one_group_with_two_faces():
     ],
 )
 def test_a_pointwise_edge_has_as_many_groups_as_its_narrow_end(producers, consumers, expected):
-    topology = Topology(job_of(f"a({producers}) -pointwise,blocking-> b({consumers})"))
+    topology = ExecutionGraph(job_of(f"a({producers}) -pointwise,blocking-> b({consumers})"))
     assert [
         (
             consumed_partition_group(topology.groups, group).partitions,
@@ -55,7 +55,7 @@ def test_a_pointwise_edge_has_as_many_groups_as_its_narrow_end(producers, consum
 
 
 def test_a_dataset_that_two_edges_read_has_a_group_for_each():
-    topology = Topology(job_of("a(2) -all,blocking=x-> b(2); a -all,blocking=x-> c(3)"))
+    topology = ExecutionGraph(job_of("a(2) -all,blocking=x-> b(2); a -all,blocking=x-> c(3)"))
     assert topology.partition_count == 2
     assert topology.groups_of_partition(1) == (0, 1)
     assert topology.produced_groups(0) == (0, 1)
@@ -63,7 +63,7 @@ def test_a_dataset_that_two_edges_read_has_a_group_for_each():
 
 
 def test_consumers_that_read_the_same_range_share_a_group():
-    topology = Topology(job_of("a(4) -pointwise,blocking-> b(4)", is_dynamic=True))
+    topology = ExecutionGraph(job_of("a(4) -pointwise,blocking-> b(4)", is_dynamic=True))
     topology.initialise(0)
     ranges = [range(1), range(1), range(1, 3), range(3, 4)]
     topology.initialise(1, [InputInfo.of_pieces([(Piece(each, range(1)),) for each in ranges])])
@@ -78,7 +78,7 @@ def test_consumers_that_read_the_same_range_share_a_group():
 
 
 def test_ranges_may_overlap_and_come_back():
-    topology = Topology(job_of("a(3) -pointwise,blocking-> b(4)", is_dynamic=True))
+    topology = ExecutionGraph(job_of("a(3) -pointwise,blocking-> b(4)", is_dynamic=True))
     topology.initialise(0)
     ranges = [range(2, 3), range(2), range(1, 3), range(2, 3)]
     topology.initialise(1, [InputInfo.of_pieces([(Piece(each, range(1)),) for each in ranges])])
@@ -88,7 +88,7 @@ def test_ranges_may_overlap_and_come_back():
 
 
 def test_unfinished_partitions_are_counted_down_and_up():
-    topology = Topology(job_of("a(2) -all,blocking-> b(2)"))
+    topology = ExecutionGraph(job_of("a(2) -all,blocking-> b(2)"))
     assert topology.finish(0) == ()
     assert not topology.is_complete(0)
     assert topology.finish(0) == ()
@@ -104,7 +104,7 @@ def test_unfinished_partitions_are_counted_down_and_up():
 
 
 def test_pointwise_groups_are_counted_one_by_one():
-    topology = Topology(job_of("a(4) -pointwise,blocking-> b(2)"))
+    topology = ExecutionGraph(job_of("a(4) -pointwise,blocking-> b(2)"))
     assert topology.finish(0) == ()
     assert topology.finish(1) == (0,)
     topology.reset(index_array([0, 1, 2]))
@@ -112,13 +112,13 @@ def test_pointwise_groups_are_counted_one_by_one():
 
 
 def test_a_pipelined_result_is_never_finished():
-    topology = Topology(job_of("a(1) -all,pipelined-> b(1)"))
+    topology = ExecutionGraph(job_of("a(1) -all,pipelined-> b(1)"))
     assert topology.finish(0) == ()
     assert not topology.is_finished.any()
 
 
 def test_groups_of_many_subtasks_at_once():
-    topology = Topology(job_of("a(4) -pointwise,blocking-> b(2) -all,blocking-> c(2)"))
+    topology = ExecutionGraph(job_of("a(4) -pointwise,blocking-> b(2) -all,blocking-> c(2)"))
     assert topology.consumed_by_all(index_array([4, 5, 6, 7])).tolist() == [0, 1, 2]
     assert topology.produced_by_all(index_array([0, 1, 2, 4])).tolist() == [0, 1, 2]
     assert topology.consumed_by_all(index_array([0])).size == 0
@@ -130,7 +130,7 @@ def test_groups_of_many_subtasks_at_once():
 
 
 def test_subpartitions_of_a_static_job_are_one_for_each_consumer():
-    topology = Topology(job_of("a(2) -pointwise,blocking-> b(5) -all,blocking-> c(3)"))
+    topology = ExecutionGraph(job_of("a(2) -pointwise,blocking-> b(5) -all,blocking-> c(3)"))
     assert topology.subpartition_counts(0).tolist() == [3, 2]
     assert topology.subpartition_counts(1).tolist() == [3] * 5
     assert topology.input_info(0).pieces_of(3) == (Piece(range(1, 2), range(1, 2)),)
@@ -140,12 +140,12 @@ def test_subpartitions_of_a_static_job_are_one_for_each_consumer():
 def test_a_result_that_nobody_reads_has_one_subpartition():
     job = job_of("a(2) -all,blocking-> b(2)")
     unread = type(job)(job.name, job.vertices[:1], job.datasets)
-    assert Topology(unread).subpartition_counts(0).tolist() == [1, 1]
+    assert ExecutionGraph(unread).subpartition_counts(0).tolist() == [1, 1]
 
 
 def test_a_dynamic_job_begins_without_subtasks_and_gets_them_vertex_by_vertex():
     text = "a(6); b(4); a -pointwise,blocking-> c(-1); b -pointwise,blocking-> c"
-    topology = Topology(job_of(text, is_dynamic=True, max_parallelism=128))
+    topology = ExecutionGraph(job_of(text, is_dynamic=True, max_parallelism=128))
     assert topology.subtask_count == 0
     assert (topology.initialise(0), topology.initialise(1)) == (range(6), range(6, 10))
     assert not topology.is_initialised(2)
@@ -162,7 +162,7 @@ def test_a_dynamic_job_begins_without_subtasks_and_gets_them_vertex_by_vertex():
 
 
 def test_vertices_may_be_initialised_in_any_order_that_has_producers_first():
-    topology = Topology(job_of("a(2) -all,blocking-> c(-1); b(1) -all,blocking-> d(3)", is_dynamic=True))
+    topology = ExecutionGraph(job_of("a(2) -all,blocking-> c(-1); b(1) -all,blocking-> d(3)", is_dynamic=True))
     assert [topology.initialise(vertex) for vertex in (0, 2, 3)] == [range(2), range(2, 3), range(3, 6)]
     topology.decide(1, 2)
     assert topology.initialise(1) == range(6, 8)
@@ -178,7 +178,7 @@ def test_vertices_may_be_initialised_in_any_order_that_has_producers_first():
 
 
 def test_an_all_to_all_group_made_late_counts_what_is_finished_already():
-    topology = Topology(job_of("a(3) -all,blocking-> b(-1)", is_dynamic=True))
+    topology = ExecutionGraph(job_of("a(3) -all,blocking-> b(-1)", is_dynamic=True))
     topology.initialise(0)
     topology.finish(0)
     topology.finish(2)
@@ -188,7 +188,7 @@ def test_an_all_to_all_group_made_late_counts_what_is_finished_already():
 
 
 def test_a_decided_consumer_sets_the_subpartitions_of_its_producer():
-    topology = Topology(job_of("a(8) -all,blocking-> b(-1)", is_dynamic=True))
+    topology = ExecutionGraph(job_of("a(8) -all,blocking-> b(-1)", is_dynamic=True))
     topology.initialise(0)
     topology.decide(1, 8)
     topology.decide(1, 8)
@@ -206,13 +206,15 @@ def test_a_decided_consumer_sets_the_subpartitions_of_its_producer():
     ],
 )
 def test_what_does_not_exist_is_refused_by_name(broken, message):
-    topology = Topology(job_of("a(2) -all,blocking-> b(2)"))
+    topology = ExecutionGraph(job_of("a(2) -all,blocking-> b(2)"))
     with pytest.raises(ConfigError, match=message):
         broken(topology)
 
 
 def test_a_dynamic_job_refuses_vertices_out_of_order():
-    topology = Topology(job_of("a(2) -all,blocking-> b(-1) -all,blocking-> c(2)", is_dynamic=True, max_parallelism=4))
+    topology = ExecutionGraph(
+        job_of("a(2) -all,blocking-> b(-1) -all,blocking-> c(2)", is_dynamic=True, max_parallelism=4)
+    )
     with pytest.raises(ConfigError, match="'c' reads from 'b', which is not initialised"):
         topology.initialise(2)
     with pytest.raises(ConfigError, match="'b' has no parallelism yet"):
@@ -233,7 +235,7 @@ def test_a_dynamic_job_refuses_vertices_out_of_order():
 
 
 def test_the_headline_job_is_one_group_in_little_memory():
-    topology = Topology(job_of("source(10000) -all,blocking-> sink(10000)"))
+    topology = ExecutionGraph(job_of("source(10000) -all,blocking-> sink(10000)"))
     assert topology.subtask_count == 20_000
     assert len(topology.groups) == 1
     assert np.array_equal(topology.groups.consumers_of(0), np.arange(10_000, 20_000))

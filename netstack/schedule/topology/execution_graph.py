@@ -23,7 +23,7 @@ from .groups import EdgeGroups, GroupTable
 
 
 @final
-class Topology:
+class ExecutionGraph:
     """All subtasks that exist so far.
 
     Args:
