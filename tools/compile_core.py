@@ -47,7 +47,7 @@ MODULES: Final = (
         "exchange.outbound.open_buffers",
         "exchange.outbound.flush_rounds",
         "exchange.outbound.flush_times",
-        "exchange.outbound.emission",
+        "exchange.outbound.spanning_write",
         "exchange.outbound.staging",
         "exchange.outbound.emitter",
         "exchange.outbound.batches",

@@ -57,7 +57,7 @@ class Coordinator:
         self._overtaken: list[bytes] = []
         self._seen: list[Completed] = []
         writer.overdraw()  # a partly written record is completed, so that a barrier need not wait for it
-        partition.engine.on_barrier = self._on_barrier
+        partition._engine.on_barrier = self._on_barrier
 
     async def emit(self, record: Any) -> None:
         """Writes a record that finds no buffer. A barrier may be placed before the record, never inside it."""
@@ -140,7 +140,7 @@ async def take_between_barriers(
     mailbox, task = Mailbox(), _Answers()
     inputs = [InputInformation(_EDGE, format="bytes")]
     unaligned = spec.checkpoints == "unaligned"
-    engine = gate.engine
+    engine = gate._engine
     assert isinstance(engine, SingleInputGate)
     read = TaskInput(
         "consumer",

@@ -222,7 +222,7 @@ class Consumption:
             [ChannelDescriptor(plan.address, plan.partition_id, index) for index in plan.subpartitions]
         )
         try:
-            self.outcome = FINISHED if await self._read(gate.engine) else CLOSED_EARLY
+            self.outcome = FINISHED if await self._read(gate._engine) else CLOSED_EARLY
             gate.close()
         finally:
             gate.abandon()

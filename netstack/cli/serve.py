@@ -148,7 +148,7 @@ class Serving:
         plan = self._plan
         async with open_network(plan.listen, plan.config) as manager:
             handle = manager.create_partition(plan.partition_id, subpartitions=plan.subpartitions, kind=plan.type)
-            partition = handle.engine
+            partition = handle._engine
             partition.on_task_event = lambda event: self.task_events.append(flink_name(event))
             writer = RecordWriter(handle, format=value_format_named(plan.kind), buffer_timeout_s=plan.buffer_timeout_s)
             writer.outwait_consumers()  # `on_change` ends the writing
@@ -191,7 +191,7 @@ class Serving:
         self._is_written = True
 
     async def _end(self, writer: RecordWriter, manager: NetworkEnvironment) -> None:
-        partition = writer.engine
+        partition = writer._partition
         self.outcome = FINISHED
         self._count_event(EndOfData())
         if not self._writing.cancelled_caught:

@@ -220,7 +220,7 @@ class NetworkEnvironment:
         gate reads, credit is used (so unread data may wait), and connections are not resumable. Another gate that
         starts to read one of these connections gives it back to the loop.
         """
-        engine = gate.engine
+        engine = gate._engine
         producers = self._gates.get(engine) if isinstance(engine, SingleInputGate) else None
         pumps = () if producers is None or not producers.only_sockets else producers.pumps
         if len(pumps) > most_sockets or not self.config.credit_based or self.config.resume_grace_s:
@@ -233,7 +233,9 @@ class NetworkEnvironment:
 
     def park_writer(self, partition: ResultPartition) -> ThreadParking:
         """Returns how a thread that writes a partition waits: at its consumers' sockets; without sockets for files."""
-        return ThreadParking(self.loop_lock, lambda: self._endpoint.consumers if partition.engine.store is None else ())
+        return ThreadParking(
+            self.loop_lock, lambda: self._endpoint.consumers if partition._engine.store is None else ()
+        )
 
     @property
     def is_closed(self) -> bool:

@@ -23,48 +23,48 @@ from ..exchange.outbound.statistics import ResultPartitionStatistics
 class ResultPartition:
     """The output of one task, for a `RecordWriter`; created by `NetworkEnvironment.create_partition`."""
 
-    __slots__ = ("engine",)
+    __slots__ = ("_engine",)
 
     def __init__(self, engine: outbound.ResultPartition) -> None:
-        """Called by `NetworkEnvironment.create_partition`; `engine` is internal."""
-        self.engine = engine
+        """Called by `NetworkEnvironment.create_partition`; the object of the exchange that it controls is internal."""
+        self._engine = engine
 
     @property
     def partition_id(self) -> PartitionId:
         """Its name, which consumers put into a `ChannelDescriptor`."""
-        return self.engine.partition_id
+        return self._engine.partition_id
 
     @property
     def kind(self) -> ResultPartitionType:
         """How it is consumed."""
-        return self.engine.kind
+        return self._engine.kind
 
     @property
     def subpartition_count(self) -> int:
         """The number of subpartitions."""
-        return len(self.engine.subpartitions)
+        return len(self._engine.subpartitions)
 
     @property
     def is_finished(self) -> bool:
         """Whether its writer has finished it."""
-        return self.engine.is_finished
+        return self._engine.is_finished
 
     @property
     def is_released(self) -> bool:
         """Whether its buffers were returned: it was consumed, failed or released."""
-        return self.engine.is_released
+        return self._engine.is_released
 
     def statistics(self) -> ResultPartitionStatistics:
         """A snapshot; O(subpartitions + queued buffers)."""
-        return self.engine.statistics()
+        return self._engine.statistics()
 
     def fail(self, cause: str) -> None:
         """Fails the partition: consumers receive the cause; a waiting writer raises `PoolDestroyed`. Idempotent."""
-        self.engine.fail(cause)
+        self._engine.fail(cause)
 
     def release(self) -> None:
         """Drops all data that was not consumed. Idempotent."""
-        self.engine.release()
+        self._engine.release()
 
 
 class InputGate(ClosingContext):
@@ -73,44 +73,44 @@ class InputGate(ClosingContext):
     `with gate:` closes it, and warns if a channel has not ended.
     """
 
-    __slots__ = ("engine",)
+    __slots__ = ("_engine",)
 
     def __init__(self, engine: inbound.SingleInputGate | UnionEngine) -> None:
-        """Called by `NetworkEnvironment.open_gate`; `engine` is internal."""
-        self.engine = engine
+        """Called by `NetworkEnvironment.open_gate`; the object of the exchange that it controls is internal."""
+        self._engine = engine
 
     @property
     def channel_count(self) -> int:
         """The number of channels; channel indexes are below it."""
-        return self.engine.channel_count
+        return self._engine.channel_count
 
     @property
     def is_finished(self) -> bool:
         """Whether every channel has ended."""
-        return self.engine.is_finished
+        return self._engine.is_finished
 
     @property
     def ended_with_drain(self) -> bool | None:
         """None until all channels have ended; then whether all of them ended with `EndOfData(drain=True)`."""
-        return self.engine.ended_with_drain
+        return self._engine.ended_with_drain
 
     def statistics(self) -> GateStatistics:
         """A snapshot; O(channels + queued buffers)."""
-        return self.engine.statistics()
+        return self._engine.statistics()
 
     def close(self) -> None:
         """Closes all channels and returns all buffers; a waiting reader raises an error. Idempotent.
 
         The producers of channels that have not ended learn that no more records are needed.
         """
-        self.engine.close()
+        self._engine.close()
 
     def abandon(self) -> None:
         """Closes like `close`, but these producers count this consumer as lost (`ConsumerLost`)."""
-        self.engine.abandon()
+        self._engine.abandon()
 
     def _describe_unread(self) -> str:
-        return self.engine._describe_unread()
+        return self._engine._describe_unread()
 
 
 @final
@@ -169,10 +169,10 @@ def check_handle(given: object, wanted: type, call: str) -> None:
 
 def _single(gate: InputGate) -> inbound.SingleInputGate:
     check_handle(gate, InputGate, "open_gate")
-    if not isinstance(gate.engine, inbound.SingleInputGate):
+    if not isinstance(gate._engine, inbound.SingleInputGate):
         raise LocalProtocolError("a UnionInputGate cannot be part of another one; give all gates to one union")
-    if gate.engine.on_available is not None:
+    if gate._engine.on_available is not None:
         raise LocalProtocolError(
-            f"gate {gate.engine.name!r} has a reader already, or is part of a union; open another gate"
+            f"gate {gate._engine.name!r} has a reader already, or is part of a union; open another gate"
         )
-    return gate.engine
+    return gate._engine

@@ -21,7 +21,7 @@ from ..base.events import DataType, Event
 from ..exchange.buffer.buffer import Buffer
 from ..exchange.inbound.closing import ClosingContext
 from ..exchange.inbound.gate import SingleInputGate
-from ..exchange.record.fast_path import Handout, Ready
+from ..exchange.record.fast_path import DecodedRecords, RecordIterator
 from ..exchange.record.formats import RecordFormat, as_format
 from ..exchange.record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
 from ..exchange.record.spill import SpillDirectory
@@ -127,19 +127,19 @@ class RecordReader(_Reader, Generic[T]):
             ConfigError: the format is unknown, or an argument has the wrong type.
         """
         check_handle(gate, InputGate, "open_gate")
-        settings = config or gate.engine.config or NetworkConfig()
-        self._waiter = GateWaiter(gate.engine, parking, aligns_barriers)
+        settings = config or gate._engine.config or NetworkConfig()
+        self._waiter = GateWaiter(gate._engine, parking, aligns_barriers)
         made = as_format(format)
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
-        self._deserializers = for_channels(gate.engine, lambda: new_deserializer(made, spill, settings))
-        self._ready = Ready()
-        self._handout = Handout(self._ready, self._next_element)
+        self._deserializers = for_channels(gate._engine, lambda: new_deserializer(made, spill, settings))
+        self._decoded = DecodedRecords()
+        self._iterator = RecordIterator(self._decoded, self._next_element)
         self.channel_index = 0
         """The channel of the last element."""
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Continues after the last record: all iterators of a reader share one position."""
-        return self._handout
+        return self._iterator
 
     def __anext__(self) -> Awaitable[T]:
         """Returns the next element; waits if there is none. Direct calls cost more than `async for`.
@@ -156,7 +156,7 @@ class RecordReader(_Reader, Generic[T]):
 
         Cancellation: no record is lost; the next call returns it.
         """
-        return self._handout.__anext__()
+        return self._iterator.__anext__()
 
     async def next_records(self) -> list[T] | None:
         """Returns all elements of the next buffer, at least one; None when all channels have ended.
@@ -166,7 +166,7 @@ class RecordReader(_Reader, Generic[T]):
         """
         with self._waiter.alone():
             await self._waiter.parking.checkpoint()
-        return list(self._ready.elements) or await self._next_elements()
+        return list(self._decoded.elements) or await self._next_elements()
 
     def next_records_nowait(self) -> list[T] | None:
         """Like `next_records`, if a buffer is ready.
@@ -175,7 +175,7 @@ class RecordReader(_Reader, Generic[T]):
             trio.WouldBlock: no buffer is ready.
             ChannelFailed, ...: as `__anext__`.
         """
-        if left := list(self._ready.elements):
+        if left := list(self._decoded.elements):
             return left
         while True:
             buffer = self._waiter.next_buffer_nowait()
@@ -184,7 +184,7 @@ class RecordReader(_Reader, Generic[T]):
                 return elements
 
     async def _next_element(self) -> T:
-        ready = self._ready
+        ready = self._decoded
         for element in ready.elements:
             return element  # type: ignore[no-any-return]
         elements = await self._next_elements()
@@ -230,7 +230,7 @@ class RecordReader(_Reader, Generic[T]):
             deserializer.clear()
 
     def _unread(self) -> str:
-        count = operator.length_hint(self._ready.elements)
+        count = operator.length_hint(self._decoded.elements)
         return f"{count} records" if count else ""
 
     def _check_whole(self) -> None:
@@ -287,16 +287,16 @@ class ArrayReader(_Reader):
         width = record_bytes if self._dtype is None else self._dtype.itemsize
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")
-        self._waiter = GateWaiter(gate.engine, parking, aligns_barriers)
+        self._waiter = GateWaiter(gate._engine, parking, aligns_barriers)
         # A gate with few channels may use large blocks; a thousand large blocks would take a gigabyte.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
-        config = gate.engine.config or NetworkConfig()
+        config = gate._engine.config or NetworkConfig()
         self._has_heads = config.as_flink
         with_head = width + (HEAD_BYTES if self._has_heads else 0)
         self._rows = for_channels(
-            gate.engine, lambda: RowDeserializer(with_head, block_bytes=block_bytes, accepts_runs=config.has_runs)
+            gate._engine, lambda: RowDeserializer(with_head, block_bytes=block_bytes, accepts_runs=config.has_runs)
         )
-        self._ready: deque[tuple[int, npt.NDArray[np.uint8], Sequence[Event]]] = deque()
+        self._decoded: deque[tuple[int, npt.NDArray[np.uint8], Sequence[Event]]] = deque()
         self._no_rows = np.empty((0, width), np.uint8)
         self._error: NetstackError | None = None  # raised after the arrays before it were returned
         self.channel_index = 0
@@ -310,7 +310,7 @@ class ArrayReader(_Reader):
 
     async def __anext__(self) -> npt.NDArray[Any]:
         """Returns the next array; only a mark has no record. Raises and cancellation as `RecordReader.__anext__`."""
-        ready = self._ready
+        ready = self._decoded
         while not ready:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -360,12 +360,12 @@ class ArrayReader(_Reader):
                 for taken_rows in self._rows[each].take():
                     rows = without_heads(taken_rows) if self._has_heads else taken_rows
                     waiter.gate.count_records(each, len(rows))
-                    self._ready.append((each, rows, ()))
+                    self._decoded.append((each, rows, ()))
             if mark:
-                self._ready.append((channel, self._no_rows, mark))
+                self._decoded.append((channel, self._no_rows, mark))
 
     def _unread(self) -> str:
-        return f"{len(self._ready)} arrays" if self._ready else ""
+        return f"{len(self._decoded)} arrays" if self._decoded else ""
 
     def _check_whole(self) -> None:
         for index, rows in enumerate(self._rows):

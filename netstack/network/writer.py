@@ -19,12 +19,11 @@ from ..base.events import Event
 from ..base.text.safe_text import type_text
 from ..base.timing.waits import WaitMeter
 from ..exchange.buffer.lent import LentBuffer
-from ..exchange.outbound import partition as outbound
 from ..exchange.outbound.checked_selector import checked
-from ..exchange.outbound.emission import Emission, Payload
 from ..exchange.outbound.flush_times import check_buffer_timeout
 from ..exchange.outbound.selector import ChannelSelector, RebalanceSelector
 from ..exchange.outbound.slices import SliceWriter
+from ..exchange.outbound.spanning_write import Payload, SpanningWrite
 from ..exchange.outbound.writer import PartitionWriter
 from ..exchange.record.fast_path import eager
 from ..exchange.record.formats import RecordFormat, as_format, rows_as_bytes
@@ -85,7 +84,7 @@ class RecordWriter(Generic[T]):
         """
         check_handle(partition, ResultPartition, "create_partition")
         check_buffer_timeout(buffer_timeout_s)
-        engine = partition.engine
+        engine = partition._engine
         if engine.on_release is not None:
             raise LocalProtocolError(f"partition {engine.partition_id!r} already has a writer; a partition has one")
         if engine.store is not None:
@@ -134,11 +133,6 @@ class RecordWriter(Generic[T]):
     def partition(self) -> ResultPartition:
         """The partition it writes to."""
         return self._handle
-
-    @property
-    def engine(self) -> outbound.ResultPartition:
-        """The internal partition."""
-        return self._partition
 
     async def emit(self, record: T) -> None:
         """Writes a record; waits for a buffer if necessary.
@@ -196,8 +190,8 @@ class RecordWriter(Generic[T]):
                 if core.batches.is_scattered_batch(part):
                     await self._share_out(part)
                     continue
-                for slot, count, emission in core.batches.plan_batch(part, lent):
-                    await self._drive(slot, emission)
+                for slot, count, write in core.batches.plan_batch(part, lent):
+                    await self._drive(slot, write)
                     counters.counted += count
                     core.buffers.after_write(slot)
             await self._parking.checkpoint()
@@ -338,15 +332,15 @@ class RecordWriter(Generic[T]):
         core = self._core
         for shares in core.batches.plan_shares(batch):
             while not core.batches.write_shares(shares):
-                slot, count, emission = core.batches.emission_of_share(shares)
-                await self._drive(slot, emission)
+                slot, count, write = core.batches.write_of_share(shares)
+                await self._drive(slot, write)
                 self._partition.counters.counted += count
                 core.buffers.after_write(slot)
 
     async def _emit_spanning(self, record: Any) -> None:
         """Emits one record of any size, piece by piece as there are buffers."""
-        slot, emission = self._core.plan_record(record)
-        await self._drive(slot, emission)
+        slot, write = self._core.plan_record(record)
+        await self._drive(slot, write)
         self._partition.counters.counted += 1
         self._core.buffers.after_write(slot)
 
@@ -362,21 +356,21 @@ class RecordWriter(Generic[T]):
         while not self._tries(self._core.complete_torn):
             await self._wait_for_buffer(self._partition.hard_backpressured)
 
-    async def _drive(self, slot: int, emission: Emission) -> None:
-        """Runs an emission to its end; on cancellation the record or run in progress is kept for later."""
+    async def _drive(self, slot: int, write: SpanningWrite) -> None:
+        """Runs a spanning write to its end; on cancellation the record or run in progress is kept for later."""
         complete = False
         self._core.is_emitting = True
         try:
-            while not self._tries(emission.advance):
+            while not self._tries(write.advance):
                 partition = self._partition
                 await self._wait_for_buffer(
-                    partition.hard_backpressured if emission.has_taken_buffer else partition.soft_backpressured
+                    partition.hard_backpressured if write.has_taken_buffer else partition.soft_backpressured
                 )
             complete = True
         finally:
             self._core.is_emitting = False
             if not complete and not self._partition.is_released:
-                self._core.tear(slot, emission)
+                self._core.tear(slot, write)
 
     async def _wait_for_buffer(self, meter: WaitMeter) -> None:
         if not self._pool.is_destroyed:

@@ -15,8 +15,8 @@ from netstack.base.events import CheckpointBarrier, DataType, EndOfData, EndOfPa
 from netstack.base.ids import ResultPartitionType
 from netstack.exchange.buffer.buffer import Buffer
 from netstack.exchange.inbound.gate import SingleInputGate
-from netstack.exchange.outbound.emission import Emission
 from netstack.exchange.outbound.selector import BroadcastSelector, CustomSelector
+from netstack.exchange.outbound.spanning_write import SpanningWrite
 from netstack.exchange.outbound.writer import PartitionWriter
 from netstack.exchange.record.formats import format_named
 from netstack.exchange.record.framing import frame
@@ -95,7 +95,7 @@ class Producer:
         self.stalled_until = 0
         self.rate = 10 ** rng.uniform(0, 1.5)
         self.records = 0
-        self.in_hand: tuple[int, Emission, bytes] | None = None
+        self.in_hand: tuple[int, SpanningWrite, bytes] | None = None
         timeout_s = rng.choice([None, 0, 0.01, 0.1, 1.0])
         self.has_timeout = timeout_s is not None
         kind = rng.choice([ResultPartitionType.PIPELINED, ResultPartitionType.PIPELINED_BOUNDED])
@@ -143,8 +143,8 @@ class Producer:
             return True
         if self.rng.random() < 0.2:
             return True  # whoever asked without waiting does something else
-        slot, emission = self.writer.plan_record(record)
-        self.in_hand = (slot, emission, record)
+        slot, write = self.writer.plan_record(record)
+        self.in_hand = (slot, write, record)
         self.writer.is_emitting = True
         self.note(slot, record)
         return self.drive()
@@ -159,8 +159,8 @@ class Producer:
         if self.in_hand is None:
             is_done = self.writer.complete_torn()
         else:
-            slot, emission, _ = self.in_hand
-            is_done = emission.advance()
+            slot, write, _ = self.in_hand
+            is_done = write.advance()
             if is_done:
                 self.in_hand = None
                 self.writer.is_emitting = False
@@ -172,11 +172,11 @@ class Producer:
     def cancel(self) -> None:
         """The call that writes the record in hand is cancelled: it is not written at all, or completed later."""
         if self.in_hand is not None:
-            slot, emission, record = self.in_hand
+            slot, write, record = self.in_hand
             self.in_hand = None
             self.writer.is_emitting = False
             before = self.partition.counters.records
-            self.writer.tear(slot, emission)
+            self.writer.tear(slot, write)
             if self.partition.counters.records == before:
                 for stream in self.targets(slot):
                     stream.unwrite(record)

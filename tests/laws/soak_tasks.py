@@ -110,7 +110,7 @@ class Producer:
             selector=BroadcastSelector() if self.is_broadcast else CustomSelector(lambda record, channels: record[0]),
             buffer_timeout_s=timeout_s,
         )
-        soak.partitions.append(self.partition.engine)
+        soak.partitions.append(self.partition._engine)
 
     @property
     def is_crippled(self) -> bool:
@@ -197,7 +197,7 @@ class Producer:
     def check_wait(self) -> None:
         """Everybody waits: whether this writer does so beside a free buffer."""
         if self.is_calling and self.writer._core.is_emitting:
-            assert not self.partition.engine.pool.is_available, (
+            assert not self.partition._engine.pool.is_available, (
                 f"the writer of {self.partition.partition_id!r} was not woken"
             )
 
@@ -237,7 +237,7 @@ class Consumer:
                     stream.of(element).receive(element)
 
     def fail(self, error: ChannelFailed) -> None:
-        (index,) = {i for i, one in enumerate(self.gate.engine.channels) if str(one) == error.channel}
+        (index,) = {i for i, one in enumerate(self.gate._engine.channels) if str(one) == error.channel}
         assert index not in self.failed
         self.failed.add(index)
         self.streams[index].error = error
@@ -250,7 +250,7 @@ class Consumer:
     def check_wait(self) -> None:
         """Everybody waits: whether this reader does so beside something to read."""
         if self.is_calling:
-            assert not self.gate.engine.is_available, f"the reader of {self.gate.engine.name!r} was not woken"
+            assert not self.gate._engine.is_available, f"the reader of {self.gate._engine.name!r} was not woken"
 
 
 class Region:
@@ -345,4 +345,4 @@ class Region:
                     assert stream.has_all, f"something is missing from {producer.partition.partition_id!r}"
                 else:
                     assert isinstance(stream.error, ProducerFailed)
-                    assert producer.partition.engine.failure == "on purpose"
+                    assert producer.partition._engine.failure == "on purpose"

@@ -196,7 +196,7 @@ def test_the_sizes_that_consumers_ask_for_change_no_byte(
             index, size_bytes = next(asked)
             stage.views[index % subpartitions].set_buffer_size(size_bytes)
 
-        stage.host.on_kick = ask  # in the middle of an emission too
+        stage.host.on_kick = ask  # in the middle of a spanning write too
 
         async def read() -> None:
             while True:

@@ -356,7 +356,7 @@ async def produce_by_library(vector: Vector, address: str) -> None:
                 else:
                     await writer.flush()
                     writer.close()
-                    for subpartition in partition.engine.subpartitions:
+                    for subpartition in partition._engine.subpartitions:
                         subpartition.add(EventBuffer(encode_event(event), data_type))
                     manager.flush_connections()
             if index == fail_at:
@@ -368,7 +368,7 @@ async def produce_by_library(vector: Vector, address: str) -> None:
             if flush_every and (index + 1) % flush_every == 0:
                 await writer.flush()
                 await trio.sleep(0.06)
-        if partition.engine.store is not None:
+        if partition._engine.store is not None:
             await writer.finish()
             await trio.sleep(5)
             return
@@ -376,11 +376,11 @@ async def produce_by_library(vector: Vector, address: str) -> None:
             await writer.broadcast_event(EndOfData(drain=end == "drain"))
         if "--await-ack" in words:
             acknowledged = trio.Event()
-            engine = partition.engine
+            engine = partition._engine
             engine.on_acknowledged = lambda: acknowledged.set() if engine.all_acknowledged else None
             await acknowledged.wait()
-        partition.engine.finish()
-        partition.engine.close()
+        partition._engine.finish()
+        partition._engine.close()
         manager.flush_connections()
         await trio.sleep(5)
 

@@ -251,8 +251,8 @@ class World:
     def emit(self, subpartition: int, size: int, fill: bytes) -> None:
         record = HEAD.pack(subpartition, next(self.numbers)) + (fill * (size // len(fill) + 1))[:size]
         if not self.writer.try_emit(record):
-            slot, emission = self.writer.plan_record(record)
-            while not self.tries(emission.advance):
+            slot, write = self.writer.plan_record(record)
+            while not self.tries(write.advance):
                 while not self.is_told:
                     is_working = self.disk.run()
                     for reader in self.readers:  # what is read once is waited for, as any consumer is
@@ -504,10 +504,10 @@ def test_a_pool_that_shrinks_by_what_is_written_does_not_leave_its_writer_waitin
         world = World(ResultPartitionType.BLOCKING, 1, folder)
         while not world.disk.waiting:
             world.emit(0, 1000, b"a")
-        slot, emission = world.writer.plan_record(HEAD.pack(0, next(world.numbers)) + bytes(100_000))
-        assert not world.tries(emission.advance)
+        slot, write = world.writer.plan_record(HEAD.pack(0, next(world.numbers)) + bytes(100_000))
+        assert not world.tries(write.advance)
         world.squeeze()
-        while not world.tries(emission.advance):
+        while not world.tries(write.advance):
             while not world.is_told:
                 assert world.disk.run(), "the writer waits for memory, and nothing is under way that would bring any"
         world.writer.buffers.after_write(slot)

@@ -90,7 +90,7 @@ def check_credit(producer: NetworkEnvironment, gates: list[InputGate]) -> None:
     """Nothing is under way: what the producer may send, and what it was not told yet, is what is free for it."""
     accepted = producer.statistics().accepted
     granted = {channel.partition_id: channel.credit for each in accepted for channel in each.channels}
-    for channel in (channel for gate in gates for channel in gate.engine.channels):
+    for channel in (channel for gate in gates for channel in gate._engine.channels):
         assert isinstance(channel, RemoteInputChannel)
         assert granted[channel.partition_id] + channel.credit.unannounced == channel.free_buffers, channel
 

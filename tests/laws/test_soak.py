@@ -331,9 +331,9 @@ def test_a_record_behind_a_torn_one_is_flushed_when_its_time_is_up() -> None:
     assert writer.try_emit(b"\0first")
     writer.flush()
     link.run()
-    slot, emission = writer.plan_record(b"\1" + bytes(500))
-    assert not emission.advance()
-    writer.tear(slot, emission)
+    slot, write = writer.plan_record(b"\1" + bytes(500))
+    assert not write.advance()
+    writer.tear(slot, write)
     while not writer.complete_torn():
         link.run()
         assert [*link.drain(gate)]

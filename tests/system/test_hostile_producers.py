@@ -161,10 +161,10 @@ async def test_a_sequence_gap(second: int, data_type: int) -> None:
 
 async def test_sequence_numbers_wrap() -> None:
     async with attacked() as rig:
-        rig.gate.engine.channels[0]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]  # 4 billion buffers later
+        rig.gate._engine.channels[0]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]  # 4 billion buffers later
         await rig.raw.send(buffer(0, 2**32 - 1, record(b"last")), buffer(0, 0, record(b"first")))
         assert [await rig.record_of(0) for _ in range(2)] == [b"last", b"first"]
-        rig.gate.engine.channels[1]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]
+        rig.gate._engine.channels[1]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]
         event = encode_event(UserEvent("x"))
         await rig.raw.send(buffer(1, 2**32 - 1, event, EVENT), buffer(1, 0, event, EVENT))
         assert [await rig.record_of(1) for _ in range(2)] == [UserEvent("x")] * 2

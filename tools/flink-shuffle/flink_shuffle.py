@@ -40,7 +40,7 @@ from netstack.base.scratch import scratch_folder
 from netstack.base.transport import ByteStream, transport_for
 from netstack.base.units import format_duration
 from netstack.cli.values import parse_length
-from netstack.exchange.outbound.emission import Emission
+from netstack.exchange.outbound.spanning_write import SpanningWrite
 from netstack.exchange.wire.flink_events import decode, to_native
 from netstack_bench.engines.flink import jar
 
@@ -83,7 +83,7 @@ class TaskOutput:
             kind = ResultPartitionType.BLOCKING if self._is_kept else ResultPartitionType.PIPELINED_BOUNDED
             partition = self._manager.create_partition(name, subpartitions=subpartitions, kind=kind)
             self._taken = 0
-            partition.engine.on_barrier = lambda subpartition, checkpoint, overtaken: self._answer(
+            partition._engine.on_barrier = lambda subpartition, checkpoint, overtaken: self._answer(
                 OVERTAKEN, checkpoint, subpartition, overtaken
             )
             writer = netstack.RecordWriter(
@@ -110,7 +110,7 @@ class TaskOutput:
             self._stream.socket.close()
 
     async def _write(self, writer: netstack.RecordWriter, nursery: trio.Nursery) -> None:
-        partition = writer.engine
+        partition = writer._partition
         frames = 0
         while True:
             if len(self._received) < FRAME.size or frames >= TURN_FRAMES:
@@ -156,7 +156,7 @@ class TaskOutput:
 
     async def _tell_processed(self, writer: netstack.RecordWriter) -> None:
         """As `wait_consumed`, which wants the end first: a task of Flink ends its partition after this answer."""
-        partition = writer.engine
+        partition = writer._partition
         while not (partition.all_acknowledged or partition.is_released):
             await writer._parking.wait(0.0, writer._look)
         if partition.all_acknowledged:
@@ -192,8 +192,8 @@ async def write_raw(writer: netstack.RecordWriter, subpartition: int, data: byte
     def copy(start: int, stop: int, out: memoryview) -> None:
         out[: stop - start] = data[start:stop]
 
-    emission = Emission(writer._core.buffers, subpartition, len(data), len(data), copy, None, None)
-    await writer._drive(subpartition, emission)
+    write = SpanningWrite(writer._core.buffers, subpartition, len(data), len(data), copy, None, None)
+    await writer._drive(subpartition, write)
 
 
 async def relay(inner: str, port: int, task_status: trio.TaskStatus[str]) -> None:

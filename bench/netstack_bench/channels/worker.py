@@ -132,10 +132,10 @@ async def consume(io: PairIo) -> dict[str, Any]:
 
 async def _first_arrival(gate: InputGate) -> None:
     arrived = trio.Event()
-    gate.engine.on_available = arrived.set
-    if not gate.engine.is_available:
+    gate._engine.on_available = arrived.set
+    if not gate._engine.is_available:
         await arrived.wait()
-    gate.engine.on_available = None  # the reader sets its own
+    gate._engine.on_available = None  # the reader sets its own
 
 
 async def _idle(spec: ChannelsSpec, start_ns: int) -> float:

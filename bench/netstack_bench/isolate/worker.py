@@ -76,7 +76,7 @@ class _Producing:
     sent: int = 0
 
     def backpressured_s(self, now_s: float) -> float:
-        partition = self.writer.engine
+        partition = self.writer._partition
         return partition.soft_backpressured.total_s(now_s) + partition.hard_backpressured.total_s(now_s)
 
 

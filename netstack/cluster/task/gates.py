@@ -99,7 +99,7 @@ class TaskGates:
             for number, gate in enumerate(self._open):
                 known = self._known(number) if gate is None else None
                 if known is not None and all(channel.address for channel in known.channels):
-                    engine = (await self._environment.open_gate(known.channels)).engine
+                    engine = (await self._environment.open_gate(known.channels))._engine
                     assert isinstance(engine, SingleInputGate)
                     opened[number] = self._open[number] = engine
             if not opened:

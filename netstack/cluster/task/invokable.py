@@ -97,7 +97,7 @@ class InvokableTask:
         if not 0 <= index < len(self._gates):
             raise ConfigError(f"task {self} has no gate {index}; it has {len(self._gates)} gates, from 0")
         gate = await self.environment.open_gate(self._gates[index])
-        engine = gate.engine
+        engine = gate._engine
         assert isinstance(engine, SingleInputGate)
         self._open.append(engine)
         return gate
@@ -203,4 +203,4 @@ class InvokableTask:
     @property
     def open_partitions(self) -> Sequence[outbound.ResultPartition]:
         """Implements `RunnableTask.open_partitions`."""
-        return tuple(partition.engine for partition in self.partitions)
+        return tuple(partition._engine for partition in self.partitions)

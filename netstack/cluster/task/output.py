@@ -94,7 +94,7 @@ class TaskOutput:
             mailbox: woken when buffers are available.
             now: clock in monotonic seconds.
         """
-        self.partitions: tuple[ResultPartition, ...] = tuple(writer.engine for writer in writers)
+        self.partitions: tuple[ResultPartition, ...] = tuple(writer._partition for writer in writers)
         self._writers = tuple(writers)
         for writer in writers:
             writer.overdraw()
@@ -160,7 +160,7 @@ class TaskOutput:
             self.backpressured.end(self._now())
 
     async def _drain(self, edge: Edge) -> None:
-        partition = edge.writer.engine
+        partition = edge.writer._partition
         while not edge.flush():
             while not edge.arrays and not partition.pool.is_available:  # the writer would count this as soft
                 partition.hard_backpressured.begin(partition.host.now())
@@ -203,7 +203,7 @@ class TaskOutput:
         """
         if not self._is_finished and self.is_flushed:
             for writer in self._writers:
-                writer.mark(self._turn % len(writer.engine.subpartitions), event)
+                writer.mark(self._turn % len(writer._partition.subpartitions), event)
             self._turn += 1
 
     @property

@@ -20,7 +20,7 @@ from typing import Final, final
 
 from ...base.errors import LocalProtocolError
 from ...base.events import DataType
-from ..record.fast_path import Pen
+from ..record.fast_path import RecordPen
 from ..record.framing import PREFIX_BYTES
 from .buffer import Buffer
 from .pools import LocalBufferPool
@@ -58,7 +58,7 @@ class BufferBuilder:
         self.segment = segment
         self.memory = segment.memory
         self.position = 0
-        self.pen = Pen(segment.memory)
+        self.pen = RecordPen(segment.memory)
         self.is_pen_open = False
         """Whether the pen may have uncommitted records."""
         self.records = 0
@@ -119,7 +119,7 @@ class BufferBuilder:
 
         Args:
             payload: the record's bytes.
-            granted: number of records the pen may write before the next `Pen.put`.
+            granted: number of records the pen may write before the next `RecordPen.put`.
 
         Returns:
             Whether the record fitted; otherwise the pen is closed.

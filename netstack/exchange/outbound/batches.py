@@ -1,7 +1,7 @@
 """BatchPlanner: splits arrays of records among the slots of a `PartitionWriter`.
 
-Takes: arrays of records. Gives: emissions and shares, in the order of writing; the result equals emitting each record
-alone.
+Takes: arrays of records. Gives: spanning writes and shares, in the order of writing; the result equals emitting each
+record alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..record.fast_path import write_shares
 from ..record.framing import PREFIX_BYTES, FramedBatch, check_record_bytes, framed_whole, template
 from ..record.runs import FramedRuns
 from ..record.stream_records import with_heads
-from .emission import Emission, PieceCursor, Rows, framed_rows
 from .shares import Shares
+from .spanning_write import PieceCursor, Rows, SpanningWrite, framed_rows
 
 if TYPE_CHECKING:
     from ..record.formats import RecordFormat
@@ -88,8 +88,8 @@ class BatchPlanner:
         step = max(1, pool.size * pool.segment_size_bytes // PORTIONS // record_bytes)
         return (batch[start : start + step] for start in range(0, len(batch), step))
 
-    def plan_batch(self, array: npt.NDArray[Any], lent: list[LentBuffer]) -> Iterator[tuple[int, int, Emission]]:
-        """Yields (slot, records, emission) in the order of writing; the result equals emitting the records one by one.
+    def plan_batch(self, array: npt.NDArray[Any], lent: list[LentBuffer]) -> Iterator[tuple[int, int, SpanningWrite]]:
+        """Yields (slot, records, write) in the order of writing; the result equals emitting the records one by one.
 
         Args:
             array: one record per element, or per row for a two-dimensional uint8 array.
@@ -102,7 +102,7 @@ class BatchPlanner:
             return
         if self._fixed_slot is not None:
             self._buffers.switch(self._fixed_slot)
-            yield self._fixed_slot, count, self._emission_of_rows(self._fixed_slot, rows, lent)
+            yield self._fixed_slot, count, self._write_of_rows(self._fixed_slot, rows, lent)
             return
         self._buffers.switch(0)
         selector = self._selector
@@ -113,21 +113,21 @@ class BatchPlanner:
                 slot = (first + step) % channels
                 if self._has_runs(rows.shape[1]):
                     runs = FramedRuns(rows, step, channels)
-                    yield slot, runs.left, self._emission_of_runs(slot, runs)
+                    yield slot, runs.left, self._write_of_runs(slot, runs)
                     continue
                 part = np.ascontiguousarray(rows[step::channels])
-                yield slot, len(part), self._emission_of_rows(slot, part, None)
+                yield slot, len(part), self._write_of_rows(slot, part, None)
             return
         chosen = selector.select_batch(array)
         if isinstance(chosen, int):
-            yield chosen, count, self._emission_of_rows(chosen, rows, lent)
+            yield chosen, count, self._write_of_rows(chosen, rows, lent)
             return
         order = np.argsort(chosen, kind="stable")
         ends = np.cumsum(np.bincount(chosen, minlength=self._count))
         start = 0
         for slot, end in enumerate(ends.tolist()):
             if end > start:
-                yield slot, end - start, self._emission_of_rows(slot, rows.take(order[start:end], 0), None)
+                yield slot, end - start, self._write_of_rows(slot, rows.take(order[start:end], 0), None)
             start = end
 
     def is_scattered_batch(self, array: npt.NDArray[Any]) -> bool:
@@ -184,8 +184,8 @@ class BatchPlanner:
             builder.is_pen_open = True
             builder.pen.begin(builder.position, builder.limit)
 
-    def emission_of_share(self, shares: Shares) -> tuple[int, int, Emission]:
-        """Returns (slot, records, emission) of the next share; the caller writes it, with waits."""
+    def write_of_share(self, shares: Shares) -> tuple[int, int, SpanningWrite]:
+        """Returns (slot, records, write) of the next share; the caller writes it, with waits."""
         slot, records = shares.slots[shares.index], shares.counts[shares.index]
         framed = shares.take()
         total = len(framed)
@@ -194,8 +194,9 @@ class BatchPlanner:
             out[:] = framed[start:stop]
 
         if shares.has_runs:
-            return slot, records, Emission(self._buffers, slot, total, total, write, None, None, unit_records=records)
-        return slot, records, Emission(self._buffers, slot, total, total // records, write, None, None)
+            whole = SpanningWrite(self._buffers, slot, total, total, write, None, None, unit_records=records)
+            return slot, records, whole
+        return slot, records, SpanningWrite(self._buffers, slot, total, total // records, write, None, None)
 
     def rows_of_batch(self, array: npt.NDArray[Any]) -> Rows:
         """Converts a batch to rows of bytes.
@@ -235,19 +236,19 @@ class BatchPlanner:
         """Whether records of this length are written as runs."""
         return self._partition.has_runs and 0 < record_bytes < LEND_BYTES
 
-    def _emission_of_runs(self, slot: int, runs: FramedRuns) -> Emission:
-        return Emission(self._buffers, slot, 0, 0, None, None, None, runs=runs)
+    def _write_of_runs(self, slot: int, runs: FramedRuns) -> SpanningWrite:
+        return SpanningWrite(self._buffers, slot, 0, 0, None, None, None, runs=runs)
 
-    def _emission_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffer] | None) -> Emission:
+    def _write_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffer] | None) -> SpanningWrite:
         if self._has_runs(rows.shape[1]):
-            return self._emission_of_runs(slot, FramedRuns(rows))
+            return self._write_of_runs(slot, FramedRuns(rows))
         cell = rows.shape[1] + PREFIX_BYTES
         total = len(rows) * cell
         if rows.shape[1] >= self._lend_bytes and slot != self._count:
             # Rows that were copied for this call (lent is None) belong to it; otherwise they belong to the caller.
             cursor = PieceCursor(framed_rows(rows))
-            return Emission(self._buffers, slot, total, cell, None, cursor, lent)
-        return Emission(self._buffers, slot, total, cell, FramedBatch(rows).write, None, None)
+            return SpanningWrite(self._buffers, slot, total, cell, None, cursor, lent)
+        return SpanningWrite(self._buffers, slot, total, cell, FramedBatch(rows).write, None, None)
 
 
 def rows_by_channel(rows: Rows, channels: int) -> Rows:

@@ -15,8 +15,8 @@ from typing import Any, Final, final
 from ..record.fast_path import RUN_LIMIT_BYTES
 from ..record.formats import RecordFormat, encoder_of, kind_of
 from ..record.framing import PREFIX_BYTES
-from .emission import Payload
 from .open_buffers import SHORTEST_PAUSE_S, OpenBuffers
+from .spanning_write import Payload
 from .staging import Staging
 
 BUSY_CHECKS: Final = 16

@@ -24,7 +24,7 @@ from ...base.events import DataType
 from ..buffer.builder import BufferBuilder
 from ..buffer.elements import EventBuffer
 from ..buffer.segment import Segment
-from ..record.fast_path import Pen
+from ..record.fast_path import RecordPen
 from .flush_times import AT_ONCE, FlushTimes, LeadingEdge, Periodic
 from .partition import ResultPartition
 
@@ -60,7 +60,7 @@ _NOTHING: Final = -1
 
 @final
 class OpenBuffers:
-    """The open buffers of one partition, for `PartitionWriter` and its emissions.
+    """The open buffers of one partition, for `PartitionWriter` and its spanning writes.
 
     Attributes:
         builders: one for each slot; a builder that is full at position 0 means that none is open.
@@ -113,7 +113,7 @@ class OpenBuffers:
         self._broadcast_slot = len(partition.subpartitions)
         slots = self._broadcast_slot + 1
         self.builders: list[BufferBuilder] = [_NONE] * slots
-        self.pens: list[Pen] = [_NONE.pen] * slots
+        self.pens: list[RecordPen] = [_NONE.pen] * slots
         self.waits_early = partition.as_flink and partition.store is None
         self._open_slots = 0
         self.is_broadcasting = False
@@ -174,7 +174,7 @@ class OpenBuffers:
         Overdraft is used only if a record that has taken a buffer needs another one (or `ends_record`).
 
         The capacity is what the consumer requested (in a broadcast the least of all consumers), at most the segment. A
-        later request does not change it. `Emission` enlarges it to hold its first record.
+        later request does not change it. `SpanningWrite` enlarges it to hold its first record.
         """
         segment = self.acquire(slot, overdraft)
         if segment is None:

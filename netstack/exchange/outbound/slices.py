@@ -20,7 +20,7 @@ from ..record.fast_path import cells_within, framed_cells
 from ..record.formats import encoder_of, kind_of
 from ..record.framing import LENGTH, PREFIX_BYTES
 from .batches import LEND_BYTES
-from .emission import Payload
+from .spanning_write import Payload
 from .writer import PartitionWriter
 
 

@@ -30,12 +30,12 @@ from ..record.framing import (
 )
 from ..record.stream_records import StreamRecords
 from .batches import LEND_BYTES, BatchPlanner
-from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, is_immutable
 from .emitter import SlowEmitter, StagingEmitter
 from .flush_rounds import FlushRounds
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
+from .spanning_write import SMALL_PIECE_BYTES, Payload, PieceCursor, SpanningWrite, is_immutable
 from .staging import FROM_CHANNELS, Staging
 
 
@@ -77,11 +77,11 @@ class PartitionWriter:
         self.lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # a store needs copies
         if partition.store is not None:
             partition.store.on_cut = self.buffers.finish_all
-        self._torn: Emission | None = None
+        self._torn: SpanningWrite | None = None
         self.refused: list[tuple[Any, int]] = []
         """The last refused record and its slot; empty if the last record found a buffer."""
         self.is_emitting = False
-        """Whether an emission is incomplete: nothing else may be written before it."""
+        """Whether a spanning write is incomplete: nothing else may be written before it."""
         self.overdraws = False
         """Whether the first buffer of a record may be overdraft: the task checks for room only before a group of
         records."""
@@ -174,14 +174,14 @@ class PartitionWriter:
                 buffers.finish(slot)
         else:
             pool = self.partition.pool
-            emission = self.emission_of_record(slot, [payload], size)
+            write = self.write_of_record(slot, [payload], size)
             wanted = -(-(end - builder.capacity) // pool.segment_size_bytes)
             if not self._can_begin(wanted):
                 buffers.flush_connections()
                 if not self._can_begin(wanted):
                     return False
             buffers.ends_record = True  # checked between records: this record must be written whole
-            complete = emission.advance()
+            complete = write.advance()
             buffers.ends_record = False
             if not complete:
                 raise LocalProtocolError(f"{wanted} buffers were taken meanwhile; use one writer for a partition")
@@ -196,27 +196,27 @@ class PartitionWriter:
             return False
         return pool.can_acquire(wanted)
 
-    def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
-        """Creates the emission of one record of any size."""
+    def write_of_record(self, slot: int, pieces: list[Payload], size: int) -> SpanningWrite:
+        """Creates the spanning write of one record of any size."""
         total = size + PREFIX_BYTES
         if size >= self.lend_bytes and slot != self._count and all(map(is_immutable, pieces)):
             kept = [
                 piece if isinstance(piece, bytes) or len(piece) >= SMALL_PIECE_BYTES else bytes(piece)
                 for piece in pieces
             ]
-            return Emission(self.buffers, slot, total, total, None, PieceCursor([LENGTH.pack(size), *kept]), None)
+            return SpanningWrite(self.buffers, slot, total, total, None, PieceCursor([LENGTH.pack(size), *kept]), None)
         cursor = PieceCursor([LENGTH.pack(size), *pieces])
 
-        def write(start: int, stop: int, out: memoryview) -> None:
+        def copy(start: int, stop: int, out: memoryview) -> None:
             position = 0
             for piece in cursor.take(stop - start):
                 out[position : position + len(piece)] = piece
                 position += len(piece)
 
-        return Emission(self.buffers, slot, total, total, write, None, None)
+        return SpanningWrite(self.buffers, slot, total, total, copy, None, None)
 
-    def plan_record(self, record: Any) -> tuple[int, Emission]:
-        """Returns the slot of a record, and the emission that writes it with waits."""
+    def plan_record(self, record: Any) -> tuple[int, SpanningWrite]:
+        """Returns the slot of a record, and the spanning write that writes it with waits."""
         self.settle()
         slot = self.fixed_slot
         if slot is None:
@@ -226,7 +226,7 @@ class PartitionWriter:
         check_record_bytes(size, self._max_record_bytes)
         self.partition.check_writable()
         self.buffers.switch(slot)
-        return slot, self.emission_of_record(slot, pieces, size)
+        return slot, self.write_of_record(slot, pieces, size)
 
     def try_write(self, slot: int, payload: Payload) -> bool:
         """Writes an encoded record to a slot, whole or not at all. Returns as `try_emit`."""
@@ -242,10 +242,10 @@ class PartitionWriter:
         self._counters.counted += 1
         return True
 
-    def plan_payload(self, slot: int, payload: Payload) -> Emission:
-        """Creates the emission that writes an encoded record with waits."""
+    def plan_payload(self, slot: int, payload: Payload) -> SpanningWrite:
+        """Creates the spanning write that writes an encoded record with waits."""
         self.buffers.switch(slot)
-        return self.emission_of_record(slot, [payload], len(payload))
+        return self.write_of_record(slot, [payload], len(payload))
 
     # Events and the end.
 
@@ -301,7 +301,7 @@ class PartitionWriter:
     # What was begun and is to be completed.
 
     def complete_torn(self) -> bool:
-        """Writes the rest of a record whose emission was cancelled. Returns whether no record is torn now."""
+        """Writes the rest of a record whose spanning write was cancelled. Returns whether no record is torn now."""
         if self._torn is None:
             return True
         if not self._torn.advance():
@@ -311,13 +311,13 @@ class PartitionWriter:
             self.buffers.after_write(slot)
         return True
 
-    def tear(self, slot: int, emission: Emission) -> None:
-        """Cancels an emission: the record in progress is completed before the next write."""
-        self._counters.counted += emission.begun_records
-        rest = emission.cut()
+    def tear(self, slot: int, write: SpanningWrite) -> None:
+        """Cancels a spanning write: the record in progress is completed before the next write."""
+        self._counters.counted += write.begun_records
+        rest = write.cut()
         if rest:
 
-            def write(start: int, stop: int, out: memoryview) -> None:
+            def copy(start: int, stop: int, out: memoryview) -> None:
                 out[:] = rest[start:stop]
 
-            self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
+            self._torn = SpanningWrite(self.buffers, slot, len(rest), len(rest), copy, None, None)

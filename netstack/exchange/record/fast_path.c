@@ -33,7 +33,7 @@ kind_named(PyObject *name)
 }
 
 typedef struct {
-    PyTypeObject *pen, *emitter, *ready, *next, *handout, *eager;
+    PyTypeObject *pen, *emitter, *decoded, *next, *iterator, *eager;
 } State;
 
 static struct PyModuleDef cells_module;
@@ -80,7 +80,7 @@ clear_and_free(PyObject *self)
     Py_DECREF(type);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- Pen */
+/* ---------------------------------------------------------------------------------------------------- RecordPen */
 
 typedef struct {
     PyObject_HEAD
@@ -90,13 +90,13 @@ typedef struct {
     Py_ssize_t limit; /* each record must end below; at most memory.len; -1: closed */
     Py_ssize_t most;  /* number of records that may still be written without `put` */
     Py_ssize_t records;
-} Pen;
+} RecordPen;
 
 /* Pens are not tracked by the garbage collector, which would clear a memoryview whose buffer a pen holds. */
 
 /* Writes the length of the next record; returns where its payload goes, or NULL if it does not fit. */
 static inline unsigned char *
-pen_place(Pen *self, Py_ssize_t size)
+pen_place(RecordPen *self, Py_ssize_t size)
 {
     if (self->limit - self->at <= PREFIX_BYTES || size >= self->limit - self->at - PREFIX_BYTES || size > INT32_MAX) {
         return NULL;
@@ -113,10 +113,10 @@ pen_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"memory", NULL};
     PyObject *memory;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Pen", names, &memory)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:RecordPen", names, &memory)) {
         return NULL;
     }
-    Pen *self = (Pen *)type->tp_alloc(type, 0);
+    RecordPen *self = (RecordPen *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
@@ -129,7 +129,7 @@ pen_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static void
-pen_dealloc(Pen *self)
+pen_dealloc(RecordPen *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyBuffer_Release(&self->memory);
@@ -138,7 +138,7 @@ pen_dealloc(Pen *self)
 }
 
 static PyObject *
-put_payload(Pen *self, PyObject *payload, Py_ssize_t most)
+put_payload(RecordPen *self, PyObject *payload, Py_ssize_t most)
 {
     Py_buffer view;
     if (PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE) < 0) {
@@ -155,7 +155,7 @@ put_payload(Pen *self, PyObject *payload, Py_ssize_t most)
 
 /* Sets the range for the next records; -1 with an error if it is outside the memory. */
 static int
-pen_set_range(Pen *self, Py_ssize_t start, Py_ssize_t limit)
+pen_set_range(RecordPen *self, Py_ssize_t start, Py_ssize_t limit)
 {
     if (start < 0 || limit > self->memory.len) {
         PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd) of a buffer of %zd bytes", start, limit, self->memory.len);
@@ -168,7 +168,7 @@ pen_set_range(Pen *self, Py_ssize_t start, Py_ssize_t limit)
 }
 
 static PyObject *
-pen_open(Pen *self, PyObject *args)
+pen_open(RecordPen *self, PyObject *args)
 {
     PyObject *payload;
     Py_ssize_t most, start, limit;
@@ -184,7 +184,7 @@ pen_open(Pen *self, PyObject *args)
 }
 
 static PyObject *
-pen_begin(Pen *self, PyObject *args)
+pen_begin(RecordPen *self, PyObject *args)
 {
     Py_ssize_t start, limit;
     if (!PyArg_ParseTuple(args, "nn:begin", &start, &limit) || pen_set_range(self, start, limit) < 0) {
@@ -195,7 +195,7 @@ pen_begin(Pen *self, PyObject *args)
 }
 
 static PyObject *
-pen_put(Pen *self, PyObject *args)
+pen_put(RecordPen *self, PyObject *args)
 {
     PyObject *payload;
     Py_ssize_t most;
@@ -206,7 +206,7 @@ pen_put(Pen *self, PyObject *args)
 }
 
 static PyObject *
-pen_settle(Pen *self, PyObject *Py_UNUSED(ignored))
+pen_settle(RecordPen *self, PyObject *Py_UNUSED(ignored))
 {
     Py_ssize_t written = self->at - self->start;
     self->start = self->at;
@@ -216,7 +216,7 @@ pen_settle(Pen *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-pen_written(Pen *self, void *Py_UNUSED(closure))
+pen_written(RecordPen *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromSsize_t(self->at - self->start);
 }
@@ -228,14 +228,14 @@ static PyMethodDef pen_methods[] = {
     {"settle", (PyCFunction)pen_settle, METH_NOARGS, NULL},
     {NULL},
 };
-static PyMemberDef pen_members[] = {{"records", T_PYSSIZET, offsetof(Pen, records), READONLY, NULL}, {NULL}};
+static PyMemberDef pen_members[] = {{"records", T_PYSSIZET, offsetof(RecordPen, records), READONLY, NULL}, {NULL}};
 static PyGetSetDef pen_getset[] = {{"written", (getter)pen_written, NULL, NULL, NULL}, {NULL}};
 static PyType_Slot pen_slots[] = {
     {Py_tp_new, pen_new},         {Py_tp_dealloc, pen_dealloc}, {Py_tp_methods, pen_methods},
     {Py_tp_members, pen_members}, {Py_tp_getset, pen_getset},   {0, NULL},
 };
 static PyType_Spec pen_spec = {
-    "netstack.exchange.record.fast_path.Pen", sizeof(Pen), 0, Py_TPFLAGS_DEFAULT, pen_slots,
+    "netstack.exchange.record.fast_path.RecordPen", sizeof(RecordPen), 0, Py_TPFLAGS_DEFAULT, pen_slots,
 };
 
 /* ------------------------------------------------------------------------------------------------------ Emitter */
@@ -250,17 +250,17 @@ typedef struct {
 } Emitter;
 
 /* Returns the pen of a slot, borrowed; NULL if it may not write. */
-static inline Pen *
+static inline RecordPen *
 open_pen(Emitter *self, Py_ssize_t slot)
 {
     if (slot < 0 || slot >= PyList_GET_SIZE(self->pens)) {
         return NULL;
     }
     PyObject *pen = PyList_GET_ITEM(self->pens, slot);
-    if (!Py_IS_TYPE(pen, self->pen_type) || ((Pen *)pen)->most <= 0) {
+    if (!Py_IS_TYPE(pen, self->pen_type) || ((RecordPen *)pen)->most <= 0) {
         return NULL;
     }
-    return (Pen *)pen;
+    return (RecordPen *)pen;
 }
 
 static PyObject *
@@ -318,7 +318,7 @@ emit(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames
             goto done;
         }
     }
-    Pen *pen = data == NULL ? NULL : open_pen(self, slot);
+    RecordPen *pen = data == NULL ? NULL : open_pen(self, slot);
     unsigned char *place = pen == NULL ? NULL : pen_place(pen, size);
     if (place != NULL) {
         memcpy(place, data, size);
@@ -388,21 +388,21 @@ static PyType_Spec emitter_spec = {
     emitter_slots,
 };
 
-/* -------------------------------------------------------------------------------------------- Ready and Handout */
+/* ------------------------------------------------------------------------------- DecodedRecords and RecordIterator */
 
 typedef struct {
     PyObject_HEAD
     PyObject *elements;
-} Ready;
+} DecodedRecords;
 
 static PyObject *
-ready_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+decoded_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Ready", names)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":DecodedRecords", names)) {
         return NULL;
     }
-    Ready *self = (Ready *)type->tp_alloc(type, 0);
+    DecodedRecords *self = (DecodedRecords *)type->tp_alloc(type, 0);
     PyObject *nothing = PyTuple_New(0);
     if (self != NULL && nothing != NULL) {
         self->elements = PyObject_GetIter(nothing);
@@ -415,7 +415,7 @@ ready_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static int
-ready_traverse(Ready *self, visitproc visit, void *arg)
+decoded_traverse(DecodedRecords *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->elements);
@@ -423,26 +423,27 @@ ready_traverse(Ready *self, visitproc visit, void *arg)
 }
 
 static int
-ready_clear(Ready *self)
+decoded_clear(DecodedRecords *self)
 {
     Py_CLEAR(self->elements);
     return 0;
 }
 
-static PyMemberDef ready_members[] = {{"elements", T_OBJECT_EX, offsetof(Ready, elements), 0, NULL}, {NULL}};
-static PyType_Slot ready_slots[] = {
-    {Py_tp_new, ready_new},           {Py_tp_dealloc, clear_and_free}, {Py_tp_traverse, ready_traverse},
-    {Py_tp_clear, ready_clear},       {Py_tp_members, ready_members}, {0, NULL},
+static PyMemberDef decoded_members[] = {{"elements", T_OBJECT_EX, offsetof(DecodedRecords, elements), 0, NULL}, {NULL}};
+static PyType_Slot decoded_slots[] = {
+    {Py_tp_new, decoded_new},     {Py_tp_dealloc, clear_and_free},  {Py_tp_traverse, decoded_traverse},
+    {Py_tp_clear, decoded_clear}, {Py_tp_members, decoded_members}, {0, NULL},
 };
-static PyType_Spec ready_spec = {
-    "netstack.exchange.record.fast_path.Ready", sizeof(Ready), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, ready_slots,
+static PyType_Spec decoded_spec = {
+    "netstack.exchange.record.fast_path.DecodedRecords", sizeof(DecodedRecords), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, decoded_slots,
 };
 
-/* The awaitable of `__anext__` and of an eager function. When awaited it takes a ready element, or calls `attempt`. If
+/* The awaitable of `__anext__` and of an eager function. When awaited it takes a decoded element, or calls `attempt`. If
    neither succeeds, it runs the coroutine of `wait`. */
 typedef struct {
     PyObject_HEAD
-    PyObject *ready, *attempt; /* one of them is NULL */
+    PyObject *decoded, *attempt; /* one of them is NULL */
     PyObject *argument;        /* of `attempt` and `wait` */
     PyObject *wait;
     PyObject *inner; /* the coroutine of `wait`, if it was needed */
@@ -456,7 +457,7 @@ next_at_once(Next *self)
 {
     PyObject *found = NULL;
     if (self->attempt == NULL) {
-        PyObject *elements = Py_XNewRef(((Ready *)self->ready)->elements);
+        PyObject *elements = Py_XNewRef(((DecodedRecords *)self->decoded)->elements);
         if (elements != NULL && Py_IS_TYPE(elements, &PyListIter_Type)) { /* ends without an exception */
             found = PyListIter_Type.tp_iternext(elements);
         } else if (elements != NULL && PyIter_Check(elements)) {
@@ -594,7 +595,7 @@ static int
 next_traverse(Next *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->ready);
+    Py_VISIT(self->decoded);
     Py_VISIT(self->attempt);
     Py_VISIT(self->argument);
     Py_VISIT(self->wait);
@@ -620,7 +621,7 @@ warn_if_not_awaited(Next *self)
 static int
 next_clear(Next *self)
 {
-    Py_CLEAR(self->ready);
+    Py_CLEAR(self->decoded);
     Py_CLEAR(self->attempt);
     Py_CLEAR(self->argument);
     Py_CLEAR(self->wait);
@@ -650,7 +651,7 @@ static PyMethodDef next_methods[] = {
 };
 static PyType_Slot next_slots[] = {
     {Py_tp_dealloc, next_dealloc},     {Py_tp_traverse, next_traverse},   {Py_tp_clear, next_clear},
-    {Py_tp_methods, next_methods},     {Py_tp_iter, PyObject_SelfIter},   {Py_tp_iternext, next_iternext},
+    {Py_tp_methods, next_methods},     {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, next_iternext},
     {Py_am_await, PyObject_SelfIter},  {Py_am_send, next_send},           {0, NULL},
 };
 static PyType_Spec next_spec = {
@@ -658,17 +659,17 @@ static PyType_Spec next_spec = {
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, next_slots,
 };
 
-/* Creates these awaitables: an iterator over ready elements, or an eager function. */
+/* Creates these awaitables: an iterator over decoded elements, or an eager function. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyTypeObject *next_type;
-    PyObject *ready, *attempt, *wait;
+    PyObject *decoded, *attempt, *wait;
     Next *spare; /* reused when it has no other references */
-} Handout;
+} RecordIterator;
 
 static PyObject *
-handout_anext(Handout *self)
+iterator_anext(RecordIterator *self)
 {
     Next *next = self->spare;
     if (next != NULL && Py_REFCNT(next) == 1) {
@@ -683,7 +684,7 @@ handout_anext(Handout *self)
     if (next == NULL) {
         return NULL;
     }
-    next->ready = Py_XNewRef(self->ready);
+    next->decoded = Py_XNewRef(self->decoded);
     next->attempt = Py_XNewRef(self->attempt);
     next->wait = Py_NewRef(self->wait);
     Next *before = self->spare;
@@ -701,7 +702,7 @@ call_eagerly(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject 
         PyErr_SetString(PyExc_TypeError, "give one record");
         return NULL;
     }
-    PyObject *next = handout_anext((Handout *)callable);
+    PyObject *next = iterator_anext((RecordIterator *)callable);
     if (next != NULL) {
         Py_XSETREF(((Next *)next)->argument, Py_NewRef(args[0]));
     }
@@ -709,11 +710,11 @@ call_eagerly(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject 
 }
 
 static int
-handout_traverse(Handout *self, visitproc visit, void *arg)
+iterator_traverse(RecordIterator *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->next_type);
-    Py_VISIT(self->ready);
+    Py_VISIT(self->decoded);
     Py_VISIT(self->attempt);
     Py_VISIT(self->wait);
     Py_VISIT(self->spare);
@@ -721,41 +722,42 @@ handout_traverse(Handout *self, visitproc visit, void *arg)
 }
 
 static int
-handout_clear(Handout *self)
+iterator_clear(RecordIterator *self)
 {
     Py_CLEAR(self->next_type);
-    Py_CLEAR(self->ready);
+    Py_CLEAR(self->decoded);
     Py_CLEAR(self->attempt);
     Py_CLEAR(self->wait);
     Py_CLEAR(self->spare);
     return 0;
 }
 
-static PyObject *handout_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+static PyObject *iterator_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
-static PyType_Slot handout_slots[] = {
-    {Py_tp_new, handout_new},           {Py_tp_dealloc, clear_and_free}, {Py_tp_traverse, handout_traverse},
-    {Py_tp_clear, handout_clear},       {Py_am_aiter, PyObject_SelfIter}, {Py_am_anext, handout_anext},
+static PyType_Slot iterator_slots[] = {
+    {Py_tp_new, iterator_new},           {Py_tp_dealloc, clear_and_free}, {Py_tp_traverse, iterator_traverse},
+    {Py_tp_clear, iterator_clear},       {Py_am_aiter, PyObject_SelfIter}, {Py_am_anext, iterator_anext},
     {0, NULL},
 };
-static PyType_Spec handout_spec = {
-    "netstack.exchange.record.fast_path.Handout", sizeof(Handout), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, handout_slots,
+static PyType_Spec iterator_spec = {
+    "netstack.exchange.record.fast_path.RecordIterator", sizeof(RecordIterator), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, iterator_slots,
 };
 
 static PyMemberDef eager_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Handout, call), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(RecordIterator, call), READONLY, NULL},
     {NULL},
 };
 static PyType_Slot eager_slots[] = {
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_dealloc, clear_and_free},
-    {Py_tp_traverse, handout_traverse},
-    {Py_tp_clear, handout_clear},
+    {Py_tp_traverse, iterator_traverse},
+    {Py_tp_clear, iterator_clear},
     {Py_tp_members, eager_members},
     {0, NULL},
 };
 static PyType_Spec eager_spec = {
-    "netstack.exchange.record.fast_path.Eager", sizeof(Handout), 0,
+    "netstack.exchange.record.fast_path.Eager", sizeof(RecordIterator), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     eager_slots,
 };
@@ -1083,7 +1085,7 @@ write_shares(PyObject *module, PyObject *args)
         if (!count) {
             continue;
         }
-        Pen *pen = (Pen *)PyList_GET_ITEM(pens, slot);
+        RecordPen *pen = (RecordPen *)PyList_GET_ITEM(pens, slot);
         Py_ssize_t size = count * unit, head = !has_runs ? 0 : count == 1 ? PREFIX_BYTES : RUN_HEAD_BYTES;
         if (!Py_IS_TYPE((PyObject *)pen, pen_type) || pen->limit - pen->at <= head + size) {
             break;
@@ -1278,24 +1280,24 @@ emitter(PyObject *module, PyObject *args)
 }
 
 static PyObject *
-handout_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+iterator_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"ready", "wait", NULL};
+    static char *names[] = {"decoded", "wait", NULL};
     PyObject *module = PyType_GetModuleByDef(type, &cells_module);
     if (module == NULL) {
         return NULL;
     }
     State *state = PyModule_GetState(module);
-    PyObject *ready, *wait;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O:Handout", names, state->ready, &ready, &wait)) {
+    PyObject *decoded, *wait;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O:RecordIterator", names, state->decoded, &decoded, &wait)) {
         return NULL;
     }
-    Handout *self = (Handout *)type->tp_alloc(type, 0);
+    RecordIterator *self = (RecordIterator *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
     self->next_type = (PyTypeObject *)Py_NewRef((PyObject *)state->next);
-    self->ready = Py_NewRef(ready);
+    self->decoded = Py_NewRef(decoded);
     self->wait = Py_NewRef(wait);
     return (PyObject *)self;
 }
@@ -1308,7 +1310,7 @@ eager(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO:eager", &attempt, &wait)) {
         return NULL;
     }
-    Handout *self = (Handout *)state->eager->tp_alloc(state->eager, 0);
+    RecordIterator *self = (RecordIterator *)state->eager->tp_alloc(state->eager, 0);
     if (self == NULL) {
         return NULL;
     }
@@ -1331,8 +1333,8 @@ cells_exec(PyObject *module)
 {
     State *state = PyModule_GetState(module);
     if (add_type(module, &state->pen, &pen_spec, 1) < 0 || add_type(module, &state->emitter, &emitter_spec, 0) < 0 ||
-        add_type(module, &state->ready, &ready_spec, 1) < 0 || add_type(module, &state->next, &next_spec, 0) < 0 ||
-        add_type(module, &state->handout, &handout_spec, 1) < 0 ||
+        add_type(module, &state->decoded, &decoded_spec, 1) < 0 || add_type(module, &state->next, &next_spec, 0) < 0 ||
+        add_type(module, &state->iterator, &iterator_spec, 1) < 0 ||
         add_type(module, &state->eager, &eager_spec, 0) < 0) {
         return -1;
     }
@@ -1345,9 +1347,9 @@ cells_traverse(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->pen);
     Py_VISIT(state->emitter);
-    Py_VISIT(state->ready);
+    Py_VISIT(state->decoded);
     Py_VISIT(state->next);
-    Py_VISIT(state->handout);
+    Py_VISIT(state->iterator);
     Py_VISIT(state->eager);
     return 0;
 }
@@ -1358,9 +1360,9 @@ cells_clear(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->pen);
     Py_CLEAR(state->emitter);
-    Py_CLEAR(state->ready);
+    Py_CLEAR(state->decoded);
     Py_CLEAR(state->next);
-    Py_CLEAR(state->handout);
+    Py_CLEAR(state->iterator);
     Py_CLEAR(state->eager);
     return 0;
 }

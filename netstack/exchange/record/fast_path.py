@@ -3,7 +3,7 @@
 Takes: single records; received elements. Gives: framed bytes in memory; awaitables of elements.
 
 This is the reference. `fast_path.c` implements the same and replaces it where the data path is compiled
-(`netstack.build`); a record then costs a fifth. `tests/laws/test_cells.py` compares the two.
+(`netstack.build`); a record then costs a fifth. `tests/laws/test_fast_path.py` compares the two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ an int of 64 bits. Returns None if a key is not exactly of `key_type`, unless th
 
 
 @final
-class Pen:
+class RecordPen:
     """Writes single records into a buffer, behind the bytes that the buffer's owner has committed.
 
     Written records count when the owner calls `settle`, and may not be in memory before. In Python, records of equal
@@ -176,7 +176,7 @@ class Pen:
 
 
 def emitter(
-    pens: list[Pen],
+    pens: list[RecordPen],
     kind: str,
     slot: int,
     encode: Callable[[Any], Any],
@@ -208,7 +208,7 @@ class _Emitter:
 
     def __init__(
         self,
-        pens: list[Pen],
+        pens: list[RecordPen],
         kind: str,
         slot: int,
         encode: Callable[[Any], Any],
@@ -249,7 +249,7 @@ class _PlainEmitter:
     __slots__ = ("_encode", "_pens", "_slot", "_slowly")
 
     def __init__(
-        self, pens: list[Pen], slot: int, encode: Callable[[Any], Any], slowly: Callable[[Any, Any, int], bool]
+        self, pens: list[RecordPen], slot: int, encode: Callable[[Any], Any], slowly: Callable[[Any, Any, int], bool]
     ) -> None:
         self._pens = pens
         self._slot = slot
@@ -334,7 +334,7 @@ def cells_within(data: bytes, start: int, stop: int) -> tuple[int, int]:
 
 
 def write_shares(
-    pens: list[Pen],
+    pens: list[RecordPen],
     slots: list[int],
     counts: list[int],
     index: int,
@@ -389,7 +389,7 @@ def eager(
 
 
 @final
-class Ready:
+class DecodedRecords:
     """Received elements that were not delivered, shared by all iterators of one reader.
 
     Attributes:
@@ -403,28 +403,28 @@ class Ready:
 
 
 @final
-class Handout:
+class RecordIterator:
     """Iterates over received elements, and waits for more. Without state: several iterators may alternate."""
 
-    __slots__ = ("_ready", "_wait")
+    __slots__ = ("_decoded", "_wait")
 
-    def __init__(self, ready: Ready, wait: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Iterates over `ready`.
+    def __init__(self, decoded: DecodedRecords, wait: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Iterates over `decoded`.
 
         Args:
-            ready: the received elements.
-            wait: creates a coroutine that returns the next element of `ready`, waits for it if there is none, and
+            decoded: the received elements.
+            wait: creates a coroutine that returns the next element of `decoded`, waits for it if there is none, and
                 raises StopAsyncIteration at the end. Called only when no element is ready.
         """
-        self._ready = ready
+        self._decoded = decoded
         self._wait = wait
 
-    def __aiter__(self) -> Handout:
+    def __aiter__(self) -> RecordIterator:
         """Returns itself."""
         return self
 
     async def __anext__(self) -> Any:
         """The next element; no checkpoint while one is ready. Cancellation: nothing is lost, call again."""
-        for element in self._ready.elements:
+        for element in self._decoded.elements:
             return element
         return await self._wait()

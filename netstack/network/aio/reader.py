@@ -11,7 +11,7 @@ from typing import Any, Final, final
 import numpy.typing as npt
 
 from ...base.config import NetworkConfig
-from ...exchange.record.fast_path import Handout
+from ...exchange.record.fast_path import RecordIterator
 from ...exchange.record.formats import RecordFormat
 from ..blocking.environment import InputGate
 from ..blocking.reader import ArrayVisitor, RecordVisitor, T, is_small, is_trickle
@@ -41,15 +41,15 @@ class RecordReader(RecordVisitor[T]):
     ) -> None:
         """Takes ownership of the gate; arguments as for `netstack.RecordReader`."""
         super().__init__(gate, format, config, MOST_SOCKETS, aligns_barriers=aligns_barriers)
-        self._handout = Handout(self._ready, self._next_element)
+        self._iterator = RecordIterator(self._decoded, self._next_element)
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Continues after the last record: all iterators of a reader share one position."""
-        return self._handout
+        return self._iterator
 
     def __anext__(self) -> Awaitable[T]:
         """The next element. Raises as `next_records`. Cancellation: no record is lost."""
-        return self._handout.__anext__()
+        return self._iterator.__anext__()
 
     async def next_records(self) -> list[T] | None:
         """The next elements, at least one, all of one channel; None when all channels have ended.
@@ -60,7 +60,7 @@ class RecordReader(RecordVisitor[T]):
 
         Cancellation: no record is lost; the next call returns it.
         """
-        left = list(self._ready.elements)
+        left = list(self._decoded.elements)
         if left:
             return left
         return await self._run_in_asyncio(self._reader.next_records, is_trickle)
@@ -69,8 +69,8 @@ class RecordReader(RecordVisitor[T]):
         elements = await self.next_records()
         if elements is None:
             raise StopAsyncIteration
-        self._ready.elements = iter(elements)
-        return next(self._ready.elements)  # type: ignore[no-any-return]
+        self._decoded.elements = iter(elements)
+        return next(self._decoded.elements)  # type: ignore[no-any-return]
 
 
 @final

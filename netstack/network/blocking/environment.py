@@ -94,7 +94,7 @@ class InputGate(ClosingContext):
 
     def describe_unread(self, held: str = "") -> str:
         """Describes what is unread, for a warning: `held` by its reader, or on its way; empty after `close`."""
-        engine = self.inner.engine
+        engine = self.inner._engine
 
         def ask() -> str:
             if isinstance(engine, SingleInputGate) and engine.is_closed:

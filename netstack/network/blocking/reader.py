@@ -25,7 +25,7 @@ from ...base.config import NetworkConfig
 from ...base.errors import ConfigError, LocalProtocolError
 from ...base.events import CancelCheckpointMarker, CheckpointBarrier, UserEvent
 from ...exchange.inbound.closing import ClosingContext
-from ...exchange.record.fast_path import Ready
+from ...exchange.record.fast_path import DecodedRecords
 from ...exchange.record.formats import RecordFormat
 from .. import reader as runtime
 from ..handles import check_handle
@@ -174,7 +174,7 @@ class RecordVisitor(VisitingReader, Generic[T]):
         direct: bool | None = None,
     ) -> None:
         super().__init__(gate, most_sockets, direct=direct)
-        self._ready = Ready()
+        self._decoded = DecodedRecords()
 
         async def make() -> runtime.RecordReader[T]:
             return runtime.RecordReader(
@@ -193,7 +193,7 @@ class RecordVisitor(VisitingReader, Generic[T]):
 
     def _held(self) -> str:
         fetched = [records for records in self._fetched if records]
-        count = operator.length_hint(self._ready.elements) + sum(map(len, fetched))
+        count = operator.length_hint(self._decoded.elements) + sum(map(len, fetched))
         return f"{count} records" if count else ""
 
 
@@ -284,10 +284,10 @@ class RecordReader(RecordVisitor[T]):
     def __iter__(self) -> Iterator[T]:
         """The remaining elements; waits for them without a limit. Raises as `next_records`."""
         while True:
-            yield from self._ready.elements
+            yield from self._decoded.elements
             records = self._run(self._reader.next_records, None, is_trickle)
             elements = iter(records or ())
-            self._ready.elements = elements
+            self._decoded.elements = elements
             self._fetched = []
             if records is None:
                 return
@@ -302,7 +302,7 @@ class RecordReader(RecordVisitor[T]):
             RecordError: the received bytes are not a record of the format.
             LocalProtocolError: the gate or the TaskManager was closed, or another thread is in a call of this reader.
         """
-        left = [*self._ready.elements]
+        left = [*self._decoded.elements]
         if left:
             return left
         records = self._run(self._reader.next_records, timeout_s, is_trickle)

@@ -145,7 +145,7 @@ class VisitingWriter(Generic[T]):
                     self._check()
                     is_written = self._try_emit(record)
                     if listens and not is_written:
-                        listen = self._partition.inner.engine.listen
+                        listen = self._partition.inner._engine.listen
                         if listen is not None:
                             listen()
                         is_written = self._try_emit(record)
@@ -200,7 +200,7 @@ class VisitingWriter(Generic[T]):
         try:
             await self._inner.finish(drain=drain)
         finally:
-            if self._inner.engine.is_finished:
+            if self._inner._partition.is_finished:
                 self._is_finished = True
                 self._failure = LocalProtocolError(
                     self._name("nothing can be written any more to") + ", which is finished"
@@ -282,7 +282,7 @@ class VisitingWriter(Generic[T]):
         if isinstance(error, RecordError) or self._failure is not None or self._loop_lock.is_forked:
             return error
         inner = self._partition.inner
-        if self._loop_lock.is_over or (self._portal.inside.is_closed and inner.engine.failure is None):
+        if self._loop_lock.is_over or (self._portal.inside.is_closed and inner._engine.failure is None):
             error = LocalProtocolError(self._name("the TaskManager was closed with an open writer of"))
         elif not (inner.is_released or inner.is_finished):
             return error

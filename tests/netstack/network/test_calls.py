@@ -49,7 +49,7 @@ async def test_a_gate_looks_only_at_connections_that_have_something(reads: Count
         await trio.testing.wait_all_tasks_blocked(0.01)
 
         reads.clear()
-        gate.engine.read_connections()
+        gate._engine.read_connections()
         assert not reads, "nothing has come"
 
         for each in (1, 4):
@@ -60,7 +60,7 @@ async def test_a_gate_looks_only_at_connections_that_have_something(reads: Count
         for _ in range(100_000):  # what was sent may still be on its way through the kernel
             if len(reads) == len(addresses):
                 break
-            gate.engine.read_connections()
+            gate._engine.read_connections()
         assert set(reads) == addresses
         assert {await anext(reader), await anext(reader)} == {101, 104}
         gate.close()

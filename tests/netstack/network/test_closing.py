@@ -37,7 +37,7 @@ async def test_a_writer_finishes_at_the_end_of_its_block() -> None:
         async with written(3) as gate:
             with netstack.RecordReader[str](gate, format="str") as reader:
                 assert [word async for word in reader] == ["word 0", "word 1", "word 2"]
-            assert gate.engine.is_closed
+            assert gate._engine.is_closed
 
 
 async def test_a_block_that_raises_is_no_end_of_the_data() -> None:
@@ -59,7 +59,7 @@ async def test_leaving_unread_records_warns(reader_of: Callable[[SingleInputGate
     async with written(3) as gate:
         with pytest.warns(UnreadRecordsWarning, match=f"left {left}.*; read until .*close"), reader_of(gate):
             pass
-        assert gate.engine.is_closed
+        assert gate._engine.is_closed
 
 
 async def test_what_has_come_and_was_not_handed_out_is_counted() -> None:
@@ -92,7 +92,7 @@ async def test_who_means_to_leave_is_not_warned(how: str) -> None:
                             await trio.lowlevel.checkpoint()
                 except KeyError:
                     assert how == "raised"
-            assert gate.engine.is_closed
+            assert gate._engine.is_closed
 
 
 async def test_a_union_tells_what_is_left_of_each_gate() -> None:
@@ -105,4 +105,4 @@ async def test_a_union_tells_what_is_left_of_each_gate() -> None:
         told = pytest.warns(UnreadRecordsWarning, match="left 2 of 2 channels .*; 2 of 2 channels")
         with told, netstack.UnionInputGate(gates):
             pass
-        assert all(gate.engine.is_closed for gate in gates)
+        assert all(gate._engine.is_closed for gate in gates)

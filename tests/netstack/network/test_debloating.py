@@ -283,7 +283,7 @@ async def test_a_slow_consumer_has_little_under_way_and_a_fast_one_whole_buffers
         trio.open_nursery() as nursery,
     ):
         partition = producer.create_partition("p", subpartitions=1)
-        (subpartition,) = partition.engine.subpartitions
+        (subpartition,) = partition._engine.subpartitions
         gate = await (producer if local else other).open_gate([ChannelDescriptor(producer.address, "p")])
         consumer = Consumer(gate, rate)
         nursery.start_soon(produce, RecordWriter(partition, buffer_timeout_s=0.1))
@@ -321,7 +321,7 @@ async def test_a_start_size_is_told_with_the_channel_local_or_not(autojump_clock
         for manager, name in ((producer, "p"), (consumer, "q")):
             partition = manager.create_partition(name, subpartitions=1)
             await trio.testing.wait_all_tasks_blocked()
-            assert partition.engine.subpartitions[0].buffer_size == KIB
+            assert partition._engine.subpartitions[0].buffer_size == KIB
             writer = RecordWriter(partition)
             for number in range(100):
                 await writer.emit(b"%096d" % number)
@@ -336,6 +336,6 @@ async def test_without_a_target_nothing_is_measured_or_told(autojump_clock: Mock
     async with open_network(f"memory://debloating-{next(names)}", config) as manager:
         partition = manager.create_partition("p", subpartitions=1)
         gate = await manager.open_gate([ChannelDescriptor(manager.address, "p")])
-        assert partition.engine.subpartitions[0].buffer_size > SEGMENT_BYTES
-        assert gate.engine.on_data is None
+        assert partition._engine.subpartitions[0].buffer_size > SEGMENT_BYTES
+        assert gate._engine.on_data is None
         assert gate.statistics().debloated_buffer_bytes is None

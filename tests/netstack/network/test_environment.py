@@ -66,7 +66,7 @@ async def test_who_may_look_at_what_consumers_say(scheme: str, in_loop: bool, in
     ):
         producer.create_partition("p", subpartitions=1)
         gate = await consumer.open_gate(channels(producer, count=1))
-        assert (gate.engine.spin_s > 0) is in_loop
+        assert (gate._engine.spin_s > 0) is in_loop
         assert (producer._endpoint.listen() > 0) is in_loop
         producer.loop_lock.is_inside = True
         assert (producer._endpoint.listen() > 0) is in_thread
@@ -155,12 +155,12 @@ async def test_channels_with_data_take_turns(autojump_clock: MockClock, local: b
         await settle()
         counts = [0] * 4
         for _ in range(40):
-            buffer = gate.engine.poll()
+            buffer = gate._engine.poll()
             assert buffer is not None
             counts[buffer.channel_index] += 1
             buffer.recycle()
             assert max(counts) - min(counts) <= 1
-        assert gate.engine.poll() is None
+        assert gate._engine.poll() is None
         gate.close()
 
 

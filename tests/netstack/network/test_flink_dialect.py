@@ -289,12 +289,12 @@ async def test_a_task_event_reaches_whoever_listens_and_is_refused_otherwise(aut
     async with open_network(url(), CONFIG) as producer:
         partition = producer.create_partition(PARTITION, subpartitions=1)
         heard_of: list[Event] = []
-        partition.engine.on_task_event = heard_of.append
+        partition._engine.on_task_event = heard_of.append
         stream = await transport_for(producer.address).connect(producer.address)
         stream.try_send([frame])
         await trio.testing.wait_all_tasks_blocked()
         assert heard_of == [UserEvent("Ping", b"\7")]
-        partition.engine.on_task_event = None
+        partition._engine.on_task_event = None
         stream.try_send([frame])
         assert (await answer(stream)).endswith(b"\1" + b"\x11" * 16)
         stream.close()

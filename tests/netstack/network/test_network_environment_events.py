@@ -83,9 +83,9 @@ async def test_an_aligned_barrier_blocks_its_channel_until_the_next_element_is_a
     assert await reader.__anext__() == b"before"
     assert await reader.__anext__() == CheckpointBarrier(7, alignment=Alignment.ALIGNED)
     await settle()
-    gate.engine.read_connections()
+    gate._engine.read_connections()
     assert partition.statistics().subpartitions[0].is_blocked
-    assert gate.engine.poll() is None
+    assert gate._engine.poll() is None
     assert await reader.__anext__() == b"after"
     assert not partition.statistics().subpartitions[0].is_blocked
     gate.close()
@@ -114,7 +114,7 @@ async def test_a_resume_out_of_turn_fails_that_channel_and_no_other(
     writer = RecordWriter(partition, buffer_timeout_s=0)
     gate = await consumer.open_gate(channels(producer, count=2))
     await settle()
-    gate.engine.resume(0)
+    gate._engine.resume(0)
     reader = RecordReader(gate)
     with pytest.raises(ChannelFailed, match="not blocked"):
         await reader.__anext__()

@@ -367,7 +367,7 @@ async def test_a_pool_that_grows_as_its_writer_looks_for_lost_consumers_is_used(
         for _ in range(4):
             with trio.fail_after(1):
                 await writer.emit(bytes(1020))
-        assert partition.engine.pool.present_size > 3
+        assert partition._engine.pool.present_size > 3
 
 
 async def test_a_writer_acting_as_flink_sleeps_on_when_one_of_its_consumers_leaves(autojump_clock: MockClock) -> None:
@@ -389,7 +389,7 @@ async def test_a_writer_acting_as_flink_sleeps_on_when_one_of_its_consumers_leav
             while True:
                 await writer.emit(bytes(1020))
 
-        partition.engine.listen = listen
+        partition._engine.listen = listen
         nursery.start_soon(write)
         await settle()
         assert looks == 1

@@ -63,8 +63,8 @@ def test_a_quarter_of_the_memory_is_left_to_others() -> None:
 
 
 def maximum_of(gate: SingleInputGate) -> int | None:
-    assert gate.engine.pool is not None
-    return gate.engine.pool.statistics().maximum
+    assert gate._engine.pool is not None
+    return gate._engine.pool.statistics().maximum
 
 
 @pytest.mark.parametrize("spare", [0, SPARE])

@@ -311,7 +311,7 @@ async def test_settings_that_cannot_work(autojump_clock: MockClock) -> None:
 
 async def test_the_writer_knows_its_partition(autojump_clock: MockClock) -> None:
     stage = Stage()
-    assert stage.writer.engine is stage.partition
+    assert stage.writer._partition is stage.partition
 
 
 # Back-pressure: which kind, and how long.

@@ -92,7 +92,7 @@ async def relay(task: InvokableTask) -> dict[str, Any]:
     selector = BackSelector()
     writer = RecordWriter(partition, selector=selector, buffer_timeout_s=spec.buffer_timeout_s)
     start_ns = int((await _go(task))["start_ns"])
-    meter = Meter(start_ns, lambda: partition.engine.counters.records, partition=partition, gate=gate)
+    meter = Meter(start_ns, lambda: partition._engine.counters.records, partition=partition, gate=gate)
     async with reporting_progress(task, meter):
         if spec.emit == "batch" and spec.rows_file is None:
             await _relay_arrays(spec, gate, selector, writer)

@@ -52,7 +52,7 @@ class Meter:
         """
         usage = 0.0
         if self._partition is not None:
-            usage = self._partition.engine.pool.statistics().usage
+            usage = self._partition._engine.pool.statistics().usage
         elif self._gate is not None:
             usage = self._gate.statistics().in_pool_usage
         waited = {name: value - self._before[name] for name, value in self._waited().items()}
@@ -71,11 +71,11 @@ class Meter:
     def _waited(self) -> dict[str, float]:
         waits = {}
         if self._partition is not None:
-            now_s = self._partition.engine.host.now()
-            waits["soft_s"] = self._partition.engine.soft_backpressured.total_s(now_s)
-            waits["hard_s"] = self._partition.engine.hard_backpressured.total_s(now_s)
+            now_s = self._partition._engine.host.now()
+            waits["soft_s"] = self._partition._engine.soft_backpressured.total_s(now_s)
+            waits["hard_s"] = self._partition._engine.hard_backpressured.total_s(now_s)
         if self._gate is not None:
-            waits["idle_s"] = self._gate.engine.idle.total_s(self._gate.engine.now())
+            waits["idle_s"] = self._gate._engine.idle.total_s(self._gate._engine.now())
         return waits
 
 

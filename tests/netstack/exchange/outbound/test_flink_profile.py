@@ -39,7 +39,7 @@ async def test_a_slow_consumer_fills_both_sides_and_no_more(config: NetworkConfi
         nursery.start_soon(write)
         for _ in range(60):
             await trio.sleep(0.01)
-            if (buffer := gate.engine.poll()) is not None:
+            if (buffer := gate._engine.poll()) is not None:
                 buffer.recycle()
         await trio.sleep(0.1)
         queued, received = partition.statistics(), gate.statistics()

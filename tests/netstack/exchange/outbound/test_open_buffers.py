@@ -10,12 +10,12 @@ from writer_stage import SIZE, Stage, buffers
 
 from netstack.exchange.buffer.lent import LentBuffer
 from netstack.exchange.outbound.batches import LEND_BYTES
-from netstack.exchange.outbound.emission import SEND_BUFFERS
 from netstack.exchange.outbound.emitter import BUSY_CHECKS, GRANTED
 from netstack.exchange.outbound.open_buffers import SHORTEST_PAUSE_S, SLICE_S
 from netstack.exchange.outbound.selector import (
     BroadcastSelector,
 )
+from netstack.exchange.outbound.spanning_write import SEND_BUFFERS
 from netstack.exchange.record.framing import frame
 
 
@@ -194,8 +194,8 @@ def test_a_reader_that_takes_an_open_buffer_does_not_change_its_size() -> None:
 def test_arrays_fill_buffers_to_the_size() -> None:
     stage = kept_small(20)
     rows = np.zeros((12, 8), np.uint8)
-    for _, _, emission in stage.writer.batches.plan_batch(rows, []):
-        assert emission.advance()
+    for _, _, write in stage.writer.batches.plan_batch(rows, []):
+        assert write.advance()
     assert buffers(stage) == [20] * 7 + [4]
 
 
@@ -214,8 +214,8 @@ def test_large_records_of_an_array_stay_where_they_lie_in_smaller_buffers(
 ) -> None:
     stage = kept_small(size_bytes, segment_bytes=16384 if record_bytes == 20000 else 32768)
     rows = np.random.default_rng(1).integers(0, 256, (4, record_bytes), np.uint8)
-    for _, _, emission in stage.writer.batches.plan_batch(rows, []):
-        assert emission.advance()
+    for _, _, write in stage.writer.batches.plan_batch(rows, []):
+        assert write.advance()
     stage.writer.flush()
     found = []
     while (buffer := stage.partition.subpartitions[0].poll()) is not None:
@@ -278,9 +278,9 @@ def test_a_small_buffer_grows_for_a_consumer_over_its_quota() -> None:
 def test_an_array_that_runs_out_of_buffers_is_not_left_inside_a_record() -> None:
     stage = kept_small(16, buffers=(2, 2))
     rows = np.arange(80, dtype=np.uint8).reshape(8, 10)
-    ((_, _, emission),) = stage.writer.batches.plan_batch(rows, [])
+    ((_, _, write),) = stage.writer.batches.plan_batch(rows, [])
     found = []
-    while not emission.advance():
+    while not write.advance():
         found += buffers(stage)
         assert sum(found) % 14 == 0
     assert found + buffers(stage) == [16, 26, 16, 26, 16, 12]
@@ -290,10 +290,10 @@ def test_a_record_larger_than_all_buffers_takes_what_the_open_one_can_hold() -> 
     stage = kept_small(16, buffers=(2, 2))
     stage.emit(b"a" * 12)
     stage.emit(b"b" * 4)
-    slot, emission = stage.writer.plan_record(b"c" * 46)
-    assert not emission.advance()
+    slot, write = stage.writer.plan_record(b"c" * 46)
+    assert not write.advance()
     assert buffers(stage) == [16, 32]
-    assert emission.advance()
+    assert write.advance()
     stage.writer.buffers.after_write(slot)
     assert buffers(stage) == [50 - 24]
 

@@ -172,14 +172,14 @@ def test_a_record_that_is_lent_begins_with_overdraft_where_its_task_looked_for_r
 def test_an_array_takes_overdraft_to_end_a_record_that_has_taken_a_buffer(lent: bool) -> None:
     size = LEND_BYTES * 5 // 2
     stage = Stage(buffers=(3, 3), overdraft=20, segment_bytes=LEND_BYTES)
-    slot, emission = stage.writer.plan_record(b"a" * size if lent else memoryview(bytearray(size)))
-    assert emission.advance()
+    slot, write = stage.writer.plan_record(b"a" * size if lent else memoryview(bytearray(size)))
+    assert write.advance()
     stage.writer.buffers.after_write(slot)
     assert stage.pool.statistics().overdraft == 0
-    slot, emission = stage.writer.plan_record(b"b" * size if lent else memoryview(bytearray(size)))
-    assert not emission.advance(), "its first buffer would be one of the overdraft"
+    slot, write = stage.writer.plan_record(b"b" * size if lent else memoryview(bytearray(size)))
+    assert not write.advance(), "its first buffer would be one of the overdraft"
     stage.read_one()
-    assert emission.advance(), "one came back, and the others are beyond the size"
+    assert write.advance(), "one came back, and the others are beyond the size"
     assert stage.pool.statistics().overdraft > 0
 
 
@@ -216,8 +216,8 @@ def test_a_record_that_waits_for_buffers_goes_where_it_was_selected() -> None:
     got = [bytearray() for _ in range(3)]
     for record in records:
         if not stage.writer.try_emit(record):
-            slot, emission = stage.writer.plan_record(record)
-            while not emission.advance():
+            slot, write = stage.writer.plan_record(record)
+            while not write.advance():
                 for index in range(3):
                     got[index] += stage.read(index)
             stage.writer.buffers.after_write(slot)
@@ -239,13 +239,13 @@ def test_a_slow_consumer_does_not_take_more_than_its_quota() -> None:
 
 
 def torn_stage() -> Stage:
-    """Two buffers hold the first part of a record of 100 bytes; its emission was cancelled."""
+    """Two buffers hold the first part of a record of 100 bytes; its write was cancelled."""
     stage = Stage(buffers=(2, 2))
     record = bytes(range(100))
     assert stage.writer.try_emit(record) is False
-    slot, emission = stage.writer.plan_record(record)
-    assert emission.advance() is False
-    stage.writer.tear(slot, emission)
+    slot, write = stage.writer.plan_record(record)
+    assert write.advance() is False
+    stage.writer.tear(slot, write)
     return stage
 
 
@@ -271,10 +271,10 @@ def test_the_next_record_completes_a_torn_one_by_itself() -> None:
 def test_an_emission_given_up_between_records_leaves_nothing_torn() -> None:
     stage = Stage(buffers=(2, 2))
     rows = np.arange(64, dtype=np.uint8).reshape(8, 8)
-    (slot, count, emission), *others = stage.writer.batches.plan_batch(rows, [])
+    (slot, count, write), *others = stage.writer.batches.plan_batch(rows, [])
     assert (count, others) == (8, [])
-    assert emission.advance() is False
-    stage.writer.tear(slot, emission)
+    assert write.advance() is False
+    stage.writer.tear(slot, write)
     written = stage.read()
     stage.emit(b"next")
     stage.writer.flush()
@@ -416,7 +416,7 @@ def test_what_is_no_batch_of_records() -> None:
 
 
 @pytest.mark.parametrize("size", [SIZE, 1024])
-@pytest.mark.parametrize("way", ["encoded", "share", "longer", "emission"])
+@pytest.mark.parametrize("way", ["encoded", "share", "longer", "write"])
 def test_whatever_follows_a_run_comes_behind_it(way: str, size: int) -> None:
     stage = Stage(segment_bytes=size, segments=512, buffers=(512, None))
     stage.emit(b"long first")  # opens a buffer
@@ -432,9 +432,9 @@ def test_whatever_follows_a_run_comes_behind_it(way: str, size: int) -> None:
             stage.emit(payload)
         else:
             shares = Shares([0], [1], 1, True, memoryview(payload))
-            if way == "emission" or not stage.writer.batches.write_shares(shares):
-                _, _, emission = stage.writer.batches.emission_of_share(shares)
-                assert emission.advance()
+            if way == "write" or not stage.writer.batches.write_shares(shares):
+                _, _, write = stage.writer.batches.write_of_share(shares)
+                assert write.advance()
                 stage.writer.buffers.after_write(0)
         written += frame(payload)
     stage.writer.flush()

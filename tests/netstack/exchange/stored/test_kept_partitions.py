@@ -113,7 +113,7 @@ async def test_it_is_written_sealed_and_read_any_number_of_times(
             found = await read_all(producer if is_local else other, channels)
             for index in range(subpartitions):
                 assert found[index] == records[index::subpartitions]
-        assert sum(partition.engine.bytes_per_subpartition) == sum(map(len, records)) + 4 * len(records)
+        assert sum(partition._engine.bytes_per_subpartition) == sum(map(len, records)) + 4 * len(records)
     assert os.listdir(tmp_path) == []
 
 
@@ -218,7 +218,7 @@ async def test_a_hybrid_one_is_read_while_it_is_written_and_by_who_is_slow(
         assert quick == records[::2]
         assert (await read_all(consumer, [ChannelDescriptor(producer.address, "p", 1)]))[0] == records[1::2]
         stored = partition.statistics().stored_bytes
-        mine, others = partition.engine.bytes_per_subpartition
+        mine, others = partition._engine.bytes_per_subpartition
         if kind is ResultPartitionType.HYBRID_FULL:
             assert stored > mine + others
             assert (await read_all(consumer, [ChannelDescriptor(producer.address, "p", 0)]))[0] == records[::2]
@@ -315,7 +315,7 @@ async def test_a_broadcast_is_on_disk_once(tmp_path: Path) -> None:
             await writer.emit(record)
         await writer.finish()
         size = sum(map(len, records)) + 4 * len(records)
-        assert partition.engine.bytes_per_subpartition == (size,) * 8
+        assert partition._engine.bytes_per_subpartition == (size,) * 8
         assert partition.statistics().stored_bytes < 1.1 * size
         found = await read_all(consumer, [ChannelDescriptor(producer.address, "p", index) for index in range(8)])
         assert found == dict.fromkeys(range(8), records)

@@ -72,7 +72,7 @@ pen_calls = st.one_of(
 @given(st.lists(pen_calls, max_size=30))
 def test_pens_write_the_same(machine: ModuleType, calls: list[tuple[Any, ...]]) -> None:
     memories = [memoryview(bytearray(MEMORY_BYTES)) for _ in range(2)]
-    pens = [module.Pen(memory) for module, memory in zip((machine, PYTHON), memories, strict=True)]
+    pens = [module.RecordPen(memory) for module, memory in zip((machine, PYTHON), memories, strict=True)]
     for name, *arguments in calls:
         if name == "open":
             [pen.settle() for pen in pens]  # as its owner has to
@@ -103,7 +103,7 @@ class Writer:
     def __init__(self, module: ModuleType, kind: str, slot: int, seed: int) -> None:
         self.memories = [memoryview(bytearray(MEMORY_BYTES)) for _ in range(2)]
         self.at = [0, 0]
-        self.pens = [module.Pen(memory) for memory in self.memories]
+        self.pens = [module.RecordPen(memory) for memory in self.memories]
         self.refused: list[Any] = []
         self.told: list[Any] = []
         self.turn = seed
@@ -161,7 +161,7 @@ def test_emitters_write_the_same(machine: ModuleType, kind: str, slot: int, seed
 def test_an_emitter_asks_again_after_as_many_records_as_it_was_granted(machine: ModuleType) -> None:
     for module in (machine, PYTHON):
         asked: list[bytes] = []
-        pen = module.Pen(memoryview(bytearray(99)))
+        pen = module.RecordPen(memoryview(bytearray(99)))
         emit = module.emitter(
             [pen], "bytes", 0, None, None, [], None, lambda record, payload, slot, asked=asked: asked.append(record)
         )
@@ -177,7 +177,7 @@ def test_an_emitter_asks_again_after_as_many_records_as_it_was_granted(machine: 
 
 
 def test_an_emitter_leaves_what_is_no_pen_and_no_slot_to_the_slow_way(machine: ModuleType) -> None:
-    for pens, slot in [([], 0), ([None], 0), ([machine.Pen(bytearray(9))], 5), ([object()], 1)]:
+    for pens, slot in [([], 0), ([None], 0), ([machine.RecordPen(bytearray(9))], 5), ([object()], 1)]:
         seen: list[Any] = []
         emit = machine.emitter(pens, "bytes", slot, bytes, None, [], None, lambda *given, seen=seen: seen.append(given))
         assert emit(b"abc") is None
@@ -188,17 +188,17 @@ def test_what_cannot_be_is_refused(machine: ModuleType) -> None:
     released = memoryview(bytearray(8))
     released.release()
     held = memoryview(bytearray(8))
-    pen = machine.Pen(held)
+    pen = machine.RecordPen(held)
     with pytest.raises(BufferError):
         held.release()
     del pen
     held.release()
     emit = machine.emitter([], "bytes", 0, None, None, [], None, None)
     for error, call, arguments in [
-        (ValueError, machine.Pen, (released,)),
-        (BufferError, machine.Pen, (b"read-only",)),
-        (TypeError, machine.Pen, ()),
-        (TypeError, machine.Handout, (None, None)),
+        (ValueError, machine.RecordPen, (released,)),
+        (BufferError, machine.RecordPen, (b"read-only",)),
+        (TypeError, machine.RecordPen, ()),
+        (TypeError, machine.RecordIterator, (None, None)),
         (TypeError, machine.emitter, ((), "bytes", 0, None, None, [], None, None)),
         (TypeError, machine.emitter, ([], 1, 0, None, None, [], None, None)),
         (TypeError, emit, ()),
@@ -365,7 +365,7 @@ def test_shares_are_written_alike(
     seen = []
     for module in (machine, PYTHON):
         memories = [memoryview(bytearray(MEMORY_BYTES)) for _ in places]
-        pens = [module.Pen(memory) for memory in memories]
+        pens = [module.RecordPen(memory) for memory in memories]
         for pen, (start, limit) in zip(pens, places, strict=True):
             pen.begin(start, limit)
         for index, offset in (first, (0, 0)):
@@ -433,9 +433,9 @@ class Source:
     """A reader: what is ready, and what comes, one list a wait; None is the end."""
 
     def __init__(self, module: ModuleType, lists: list[list[int] | None]) -> None:
-        self.ready = module.Ready()
+        self.ready = module.DecodedRecords()
         self.lists = iter(lists)
-        self.handout = module.Handout(self.ready, self.wait)
+        self.iterator = module.RecordIterator(self.ready, self.wait)
 
     async def wait(self) -> Any:
         for element in self.ready.elements:
@@ -465,7 +465,7 @@ def test_handouts_give_the_same_in_any_order(
     for name, index in script:
         if name == "ask":
             for source, asked in zip(sources, pending, strict=True):
-                asked.append(source.handout.__anext__())
+                asked.append(source.iterator.__anext__())
             continue
         if not pending[0]:
             continue
@@ -542,7 +542,7 @@ def test_an_eager_function_takes_one_record(machine: ModuleType) -> None:
 def test_an_awaitable_is_awaited_once(machine: ModuleType) -> None:
     source = Source(machine, [])
     source.ready.elements = iter([1, 2])
-    first, second = source.handout.__anext__(), source.handout.__anext__()
+    first, second = source.iterator.__anext__(), source.iterator.__anext__()
     assert first is not second
     for awaitable, element in ((second, 1), (first, 2)):
         with pytest.raises(StopIteration) as stopped:
@@ -557,10 +557,10 @@ def test_any_element_comes_as_it_is(machine: ModuleType, element: Any) -> None:
     source = Source(machine, [])
 
     async def one() -> Any:
-        return await source.handout.__anext__()
+        return await source.iterator.__anext__()
 
     async def by_loop() -> Any:
-        async for found in source.handout:
+        async for found in source.iterator:
             return found
         return None
 
@@ -578,11 +578,11 @@ def test_nothing_is_left_behind(machine: ModuleType) -> None:
         writer = Writer(machine, "", -1, 0)
         writer.cycle = writer  # type: ignore[attr-defined]
         source = Source(machine, [[1, 2]])
-        source.cycle = (source, source.handout, source.handout.__anext__())  # type: ignore[attr-defined]
+        source.cycle = (source, source.iterator, source.iterator.__anext__())  # type: ignore[attr-defined]
         for number in range(20):
             outcome(writer.emit, record)
             outcome(writer.emit, number)
-        outcome(next, source.handout.__anext__())
+        outcome(next, source.iterator.__anext__())
         for kind in KINDS:
             machine.split_cells(b"\0\0\0\x08" * 20, 0, 8, kind, [])
 

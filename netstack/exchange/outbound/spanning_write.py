@@ -25,7 +25,7 @@ SMALL_PIECE_BYTES: Final = 1024
 """Smaller pieces may be copied."""
 
 
-class Emission:
+class SpanningWrite:
     """Framed bytes that are written into one slot. It stops when no buffer is available, and continues later.
 
     It may be cut only between *units*: cells of equal length, or runs.
@@ -107,7 +107,7 @@ class Emission:
         return -(-self._offset // self._unit_bytes) * self._unit_records
 
     def cut(self) -> bytes:
-        """Ends the emission; returns the bytes that complete the unit in progress."""
+        """Ends the spanning write; returns the bytes that complete the unit in progress."""
         offset = self._offset
         missing = self._unit_left(offset)
         self._total = offset
