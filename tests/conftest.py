@@ -109,8 +109,11 @@ def _no_namespaces() -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-trio takes the first runner that an item has, and gives one without a limit
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("whole") is not None:
+            item.add_marker("long")
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.add_marker(pytest.mark.trio(run=run_limited))
     reasons = {marker: _missing(marker) for marker in ("browser", "java", "flink", "root")}

@@ -45,6 +45,7 @@ def test_the_example_of_a_kept_partition_reads_half_of_it() -> None:
     assert done.stdout.splitlines() == ["128 subpartitions, 1200000 bytes", str(half)]
 
 
+@pytest.mark.whole
 def test_the_example_of_own_checkpoints_counts_what_was_written_before_each() -> None:
     program = program_with(PAGES / "how-to/embed.md", "aligns_barriers=True")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
@@ -54,6 +55,7 @@ def test_the_example_of_own_checkpoints_counts_what_was_written_before_each() ->
     ]
 
 
+@pytest.mark.whole
 def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
     program = tmp_path / "checkpoints.py"
     program.write_text(program_with(ROOT / "README.md", "interval_s="))
@@ -88,6 +90,7 @@ def test_the_asyncio_example_prints_every_word_once(tmp_path: Path) -> None:
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
 
+@pytest.mark.whole
 def test_the_two_phase_sink_commits_every_record_once(tmp_path: Path) -> None:
     program = program_with(PAGES / "how-to/jobs.md", "def prepare_commit")
     (tmp_path / "files.py").write_text(program)
@@ -182,6 +185,7 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("line", commands())
 def test_every_command_is_understood(line: str, readers_folder: Path) -> None:
     words = shlex.split(line.partition(";")[0].replace("$ID", "0" * 120), comments=True)
@@ -201,7 +205,7 @@ def test_every_command_is_understood(line: str, readers_folder: Path) -> None:
         load_job(job, parameters_of(made.params["input_file"], made.params["given"]))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_what_is_served_is_consumed() -> None:
     serve, consume = (line.partition("#")[0] for line in commands() if ":6130 " in line)
     with socket.socket() as probe:  # the README's port may be taken here

@@ -159,7 +159,7 @@ def test_bad_usage_is_exit_code_2(flags: list[str], capsys: pytest.CaptureFixtur
     assert flags[0] in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["channels", "--channels", "300", "--idle-seconds", "0.1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -165,7 +165,7 @@ def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             os.kill(pid, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_on_processes(pids: list[int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = f"checkpoints --seconds 0.2 --modes unaligned --pressure 0.8 --channels 2 --keys 100 --output {tmp_path}"
     assert main([*flags.split(), "--json"]) == 0
@@ -177,7 +177,7 @@ def test_on_processes(pids: list[int], capsys: pytest.CaptureFixture[str], tmp_p
     assert found["channel_state_bytes"]["max"] > 0, "the sinks are held back, so records wait in front of them"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_ctrl_c_leaves_no_process_behind(pids: list[int]) -> None:
     def interrupt(progress: object) -> None:
         raise KeyboardInterrupt

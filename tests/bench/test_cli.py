@@ -600,7 +600,7 @@ sys.exit(main(sys.argv[1:], runners=Slow()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_terminal_gets_a_bar_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     """A real interrupt of a real process, its standard error a terminal."""
     ours, theirs = pty.openpty()
@@ -709,7 +709,7 @@ def test_ctrl_c_while_the_commands_are_imported(
     assert printed.err == f"netstack-bench: {error}\n"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "netstack_bench", "run", "--seconds", "30", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
@@ -798,6 +798,7 @@ def test_a_command_that_keeps_nothing_does_not_say_that_nothing_was_measured(
     assert "stopped by Ctrl-C before its end; it has no result" in capsys.readouterr().err
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("words", [["run", "--json", "--records", "0"], ["compare", "--json", "a", "b"]])
 def test_a_full_standard_output_is_no_traceback(words: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
@@ -814,7 +815,7 @@ def test_a_full_standard_output_is_no_traceback(words: list[str], tmp_path: Path
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "netstack_bench", "run", "--seconds", "30", "--json"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

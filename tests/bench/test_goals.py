@@ -130,6 +130,7 @@ def test_subtasks_are_shared_out_among_taskmanagers(count: int, parallelism: int
     assert found == hosts
 
 
+@pytest.mark.whole
 @pytest.mark.leaves("multiprocessing keeps a process for its semaphores until this one ends")
 @pytest.mark.parametrize("engine", ["loop", "queue", "bytewax"])
 def test_the_text_of_the_word_count_is_counted_right(engine: str, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_ctrl_c_keeps_the_mode_that_ended(
     assert (tmp_path / "isolate.html").exists() == bool(before)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = ["isolate", "--seconds", "0.3", "--rate", "2000", "--record-bytes", "1KiB", "--json"]
     assert main([*flags, "--output", str(tmp_path)]) == 0

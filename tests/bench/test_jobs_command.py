@@ -46,7 +46,7 @@ def test_what_cannot_be_measured(wrong: dict[str, object]) -> None:
         JobsSpec(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_real_processes(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--tasks", "4", "--taskmanagers", "1", "--kills", "0", "--records", "2000", "--rounds", "1", "--json"]
     words += ["--all-to-all", "3"]

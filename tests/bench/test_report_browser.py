@@ -113,6 +113,7 @@ def test_a_browser_draws_the_curves_without_an_error(chromium: str, tmp_path: Pa
     assert document.count('<button type="button">') > 15  # the heads of the tables sort
 
 
+@pytest.mark.whole
 def test_the_browser_test_would_notice_a_broken_script(chromium: str, tmp_path: Path, fake_rows: Rows) -> None:
     page = tmp_path / "report.html"
     broken = build_report(fake_rows(), SWEEP).replace('tip.id = "tip";', 'tip.id = "tip"; missing();', 1)
@@ -122,6 +123,7 @@ def test_the_browser_test_would_notice_a_broken_script(chromium: str, tmp_path: 
     assert 'data-script="done"' not in document
 
 
+@pytest.mark.whole
 def test_a_choice_hides_its_marks_rows_and_charts(chromium: str, tmp_path: Path, one: str) -> None:
     found = ask(
         chromium,
@@ -156,6 +158,7 @@ def test_a_choice_hides_its_marks_rows_and_charts(chromium: str, tmp_path: Path,
     }
 
 
+@pytest.mark.whole
 def test_the_frontier_is_that_of_what_is_shown(chromium: str, tmp_path: Path, one: str) -> None:
     found = ask(
         chromium,
@@ -187,6 +190,7 @@ def test_the_frontier_is_that_of_what_is_shown(chromium: str, tmp_path: Path, on
     assert found["errors"] == ""
 
 
+@pytest.mark.whole
 def test_axes_close_in_on_what_is_shown_and_come_back(chromium: str, tmp_path: Path, one: str) -> None:
     found = ask(
         chromium,
@@ -229,6 +233,7 @@ def test_axes_close_in_on_what_is_shown_and_come_back(chromium: str, tmp_path: P
     assert found["errors"] == ""
 
 
+@pytest.mark.whole
 def test_sweeps_are_switched(chromium: str, tmp_path: Path, two: str) -> None:
     found = ask(
         chromium,
@@ -284,6 +289,7 @@ def test_one_view_is_shown_and_follows_the_choice(chromium: str, tmp_path: Path,
     }
 
 
+@pytest.mark.whole
 def test_values_over_time_are_told_at_the_cursor(chromium: str, tmp_path: Path, one: str) -> None:
     found = ask(
         chromium,
@@ -309,6 +315,7 @@ def test_values_over_time_are_told_at_the_cursor(chromium: str, tmp_path: Path, 
     assert (found["shown"], found["hidden"], found["errors"]) == (True, True, "")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("width_px", [PHONE_PX, DESK_PX])
 @pytest.mark.parametrize("which", ["one", "two", "hosts"])
 def test_nothing_is_wider_than_the_screen(
@@ -344,6 +351,7 @@ def test_without_a_script_everything_is_there(chromium: str, tmp_path: Path, hos
     assert document.count('<details class="view" open') == 2
 
 
+@pytest.mark.whole
 def test_labels_of_the_frontier_do_not_touch(chromium: str, tmp_path: Path, fake_rows: Rows) -> None:
     timeouts = (None, 0.1, 0.09, 0.02, 0.01, 0.009, 0.001, 0.0)
     grid = Grid(timeouts_s=timeouts, record_sizes=(8, 9), channels=(1, 2))
@@ -376,6 +384,7 @@ def test_labels_of_the_frontier_do_not_touch(chromium: str, tmp_path: Path, fake
         assert found["errors"] == ""
 
 
+@pytest.mark.whole
 def test_a_button_is_a_button_below_its_own_table(chromium: str, tmp_path: Path, hosts: str) -> None:
     found = ask(
         chromium,
@@ -424,6 +433,7 @@ const press = (root, label) => all(".export button", root).find((each) => each.t
 """
 
 
+@pytest.mark.whole
 def test_charts_and_tables_are_saved_as_they_are_shown(chromium: str, tmp_path: Path, one: str) -> None:
     found = ask(
         chromium,
@@ -465,6 +475,7 @@ def test_charts_and_tables_are_saved_as_they_are_shown(chromium: str, tmp_path: 
     assert found["colours"] > 20, "a drawing, not an empty sheet"
 
 
+@pytest.mark.whole
 def test_the_choice_is_in_the_address(chromium: str, tmp_path: Path, one: str) -> None:
     script = 'box("channels", "16").click(); found.address = location.search; found.rows = rows();'
     chosen = ask(chromium, tmp_path, one, script)
@@ -474,6 +485,7 @@ def test_the_choice_is_in_the_address(chromium: str, tmp_path: Path, one: str) -
     assert (again["rows"], again["off"], again["errors"]) == (chosen["rows"], 1, "")
 
 
+@pytest.mark.whole
 def test_the_keyboard_reaches_the_tables_soon_and_every_mark(chromium: str, tmp_path: Path, one: str) -> None:
     found = ask(
         chromium,
@@ -504,6 +516,7 @@ def test_the_keyboard_reaches_the_tables_soon_and_every_mark(chromium: str, tmp_
     assert (found["inChart"], found["visited"], found["told"]) == (1, True, True)
 
 
+@pytest.mark.whole
 def test_tables_fit_a_desk(chromium: str, tmp_path: Path, one: str) -> None:
     script = """
     for (const each of all("details")) each.open = true;

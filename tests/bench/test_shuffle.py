@@ -69,7 +69,7 @@ def test_nothing_to_measure_is_bad_usage(flag: str, capsys: pytest.CaptureFixtur
     assert f"{flag} 0: the minimum is 1" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_every_row_comes_in_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--bytes", "2MiB", "--repeats", "1", "--mode", "pipelined", "--mode", "blocking", "--no-half", "--json"]
     assert main(["shuffle", *words]) == 0
@@ -93,7 +93,7 @@ def test_processes_are_measured_with_their_descendants() -> None:
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def more(**shape: int) -> list[dict[str, int]]:
         found = expected(**shape)
@@ -106,7 +106,7 @@ def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "NO" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_shuffles_until_ctrl_c_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     once = measure._run
     calls = iter((once, None))
@@ -134,7 +134,7 @@ def test_pipelined_stages_without_slots_are_refused(
     assert "pipelined stages run at once and need 5 slots" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("mode", ["hybrid-full", "hybrid-selective"])
 def test_stages_that_store_rows_take_turns_in_few_slots(
     mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

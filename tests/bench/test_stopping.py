@@ -35,7 +35,7 @@ def processes_of_session(session: int) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("starter", [[], ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]], ids=["", "in a script"])
 @pytest.mark.parametrize("words", MEASUREMENTS)
 def test_sigterm_leaves_neither_folders_nor_processes(words: str, starter: list[str], tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ DOCUMENTS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_flipped_bit_is_named_and_costs_nothing_else(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -68,7 +68,7 @@ def test_adaptive_jobs_do_too(seed: int) -> None:
     play(seed, is_dynamic=True)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("result", "taskmanagers"),
     [

@@ -210,7 +210,7 @@ def check_pump(pump: Pump) -> None:
     assert pump._is_full or not pump.is_dirty, "there is something to write, and the pump sleeps"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_200_channels_of_two_task_managers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     soak = Soak(seed)
     monkeypatch.setattr(memory, "CAPACITY_BYTES", soak.pipe_bytes)

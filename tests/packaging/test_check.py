@@ -30,6 +30,7 @@ def test_what_imports_a_changed_module_is_as_far_away_as_there_are_imports() -> 
     assert check.distances(graph, ["c", "no.module"]) == {"c": 0, "b": 1, "d": 1, "a": 2}
 
 
+@pytest.mark.whole
 def test_the_tests_of_a_module_come_before_those_that_reach_it_through_others() -> None:
     found = [
         test.relative_to(ROOT).as_posix() for test in check.tests_of([Path("netstack/exchange/outbound/selector.py")])
@@ -41,6 +42,7 @@ def test_the_tests_of_a_module_come_before_those_that_reach_it_through_others() 
     assert near < far
 
 
+@pytest.mark.whole
 def test_a_changed_test_and_the_tests_of_a_changed_helper_run() -> None:
     found = check.tests_of([Path("tests/system/test_jobs.py"), Path("tests/system/jobworld.py")])
     assert found[0] == ROOT / "tests/system/test_jobs.py"

@@ -108,10 +108,11 @@ def test_a_step_that_does_not_exist_is_refused(checkout: Path) -> None:
 
 def test_every_test_that_is_marked_long_runs_in_exactly_one_step() -> None:
     expressions = re.findall(r'-m "(long [^"]*)"', RUN.read_text(encoding="utf-8"))
-    assert len(expressions) == 3
-    for java, flink in itertools.product((False, True), repeat=2):
-        chosen = [each for each in expressions if eval(each, {"long": True, "java": java, "flink": flink})]  # noqa: S307
-        assert len(chosen) == 1, (java, flink, chosen)
+    assert len(expressions) == 4
+    for values in itertools.product((False, True), repeat=3):
+        names = dict(zip(("java", "flink", "whole"), values, strict=True))
+        chosen = [each for each in expressions if eval(each, {"long": True, **names})]  # noqa: S307
+        assert len(chosen) == 1, (names, chosen)
 
 
 def test_the_jobs_of_the_workflow_are_the_steps() -> None:

@@ -65,7 +65,7 @@ def test_a_program_beside_its_own_transports_and_bench(neighbours: Path) -> None
     assert done.stdout.split() == ["word", "theirs", "theirs"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_run_beside_a_folder_of_the_same_names(neighbours: Path) -> None:
     command = Path(sys.executable).with_name("netstack-bench")
     done = run_in(neighbours, str(command), "run", "--records", "1000", "--json")

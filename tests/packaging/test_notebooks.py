@@ -19,7 +19,7 @@ def test_there_are_three() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["flow_control", "plan_and_run", "sweeps_in_spark"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "notebook",
     [pytest.param(path, id=path.stem, marks=IN_SPARK if "spark" in path.stem else ()) for path in NOTEBOOKS],

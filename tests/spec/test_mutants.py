@@ -23,7 +23,7 @@ def test_each_has_its_place_and_its_tests(mutant: Any) -> None:
         assert f"def {function}" in (ROOT / path).read_text(), named
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("new", "test", "told"),
     [

@@ -49,6 +49,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await trio.sleep(0.05)
 
 
+@pytest.mark.whole
 @trio_test
 async def test_parallelism_follows_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is ten times as large is counted by more; what each reads, and why, is told."""
@@ -79,6 +80,7 @@ async def test_parallelism_follows_what_was_written(tmp_path: Path, monkeypatch:
             assert not kept_files(tmp_path, "*.data"), "the results of a job that has ended"
 
 
+@pytest.mark.whole
 @trio_test
 async def test_what_a_job_leaves_open_the_jobmanager_has_settings_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,6 +94,7 @@ async def test_what_a_job_leaves_open_the_jobmanager_has_settings_for(
             assert [vertex["parallelism"] for vertex in vertices.values()] == [3, 3, 1]
 
 
+@pytest.mark.whole
 @trio_test
 async def test_skewed_keys_are_shared_out_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -107,6 +110,7 @@ async def test_skewed_keys_are_shared_out_by_bytes(tmp_path: Path, monkeypatch: 
     assert ratios[True] > 5
 
 
+@pytest.mark.whole
 @trio_test
 async def test_a_job_of_any_width_runs_on_one_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocking: stage after stage; hybrid: nobody needs the next stage to go on."""
@@ -123,6 +127,7 @@ async def test_a_job_of_any_width_runs_on_one_slot(tmp_path: Path, monkeypatch: 
                 assert [vertex["parallelism"] for vertex in vertices.values()] == [7, 7, 1]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("mode", ["hybrid_full", "hybrid_selective"])
 @trio_test
 async def test_hybrid_readers_start_beside_their_producers_where_there_are_slots(
@@ -165,6 +170,7 @@ async def test_inputs_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.Mo
             assert results["both"] == {0: 80_010}
 
 
+@pytest.mark.whole
 @trio_test
 async def test_the_scheduling_types_before_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with what it can be had with; what cannot work is refused at submit."""
@@ -189,6 +195,7 @@ async def test_the_scheduling_types_before_regions(tmp_path: Path, monkeypatch: 
                     await run(cluster, batch_jobs.sums(2, mode=mode, scheduling=scheduling))
 
 
+@pytest.mark.whole
 @trio_test
 async def test_the_disk_is_given_back_after_a_cancel_and_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +232,7 @@ async def test_the_disk_is_given_back_after_a_cancel_and_after_a_kill(
             await until(is_clean)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("mode", "network"),
     [
@@ -273,6 +281,7 @@ async def test_a_killed_slot_costs_no_result_that_it_had_finished(
         assert not kept_files(tmp_path, "lock")
 
 
+@pytest.mark.whole
 @trio_test
 async def test_what_a_killed_slot_had_not_finished_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its TaskManager stays, and serves what an earlier job left in the same folder."""
@@ -292,6 +301,7 @@ async def test_what_a_killed_slot_had_not_finished_is_removed(tmp_path: Path, mo
                 await trio.sleep(0.02)
 
 
+@pytest.mark.whole
 @trio_test
 async def test_a_slow_host_gets_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three is stuck: its task runs again elsewhere, and nobody waits for it, nor keeps what it wrote."""

@@ -53,6 +53,7 @@ async def test_eight_taskmanagers_get_a_package_that_is_read_once(
             assert [each["kept_bytes"] for each in await blobs(cluster)] == [len(zipped.data)] * 8
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("slots_in", ["loop", "processes"])
 @trio_test
 async def test_everything_is_offloaded_into_caches_that_are_too_small(

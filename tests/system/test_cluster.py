@@ -63,6 +63,7 @@ def test_word_count_over_four_taskmanagers(cluster: ClusterRig, capsys: pytest.C
     assert len(places) == 4
 
 
+@pytest.mark.whole
 def test_a_job_that_fails_says_which_operator_and_why(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "cluster_jobs:raising", "--wait"]) == 1
     said = capsys.readouterr().err.strip().splitlines()
@@ -71,6 +72,7 @@ def test_a_job_that_fails_says_which_operator_and_why(cluster: ClusterRig, capsy
     assert "ValueError: operator 'check': no room for 2" in said[-1]
 
 
+@pytest.mark.whole
 def test_a_module_that_is_missing_on_one_host(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "cluster_jobs:with_code_of", "-p", "module=only_on_three", "--wait"]) == 1
     said = capsys.readouterr().err.strip().splitlines()[-1]
@@ -136,6 +138,7 @@ def test_a_job_is_listed_cancelled_and_remembered(cluster: ClusterRig, capsys: p
     assert sum(each["free_slots"] for each in command(capsys, "jobs")["taskmanagers"]) == 8
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("mode", "spread"), [("tasks", [3, 3, 3]), ("none", [4, 3, 2])])
 def test_tasks_are_where_the_plan_puts_them(
     mode: str, spread: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -72,6 +72,7 @@ def producer() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             process.kill()
 
 
+@pytest.mark.whole
 async def test_fifty_cuts_lose_nothing_and_repeat_nothing(producer: tuple[subprocess.Popen[bytes], str]) -> None:
     process, target = producer
     assert process.stdin is not None

@@ -73,6 +73,7 @@ async def test_another_job_reads_it_until_it_is_released(tmp_path: Path, monkeyp
                 await client.release_dataset("numbers")
 
 
+@pytest.mark.whole
 def test_a_taskmanager_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> None:
     """SIGTERM while it keeps a dataset: its shuffle folder goes with it."""
     folder = tmp_path / "shuffle"
@@ -87,6 +88,7 @@ def test_a_taskmanager_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> No
         assert list(folder.iterdir()) == []
 
 
+@pytest.mark.whole
 def test_a_dataset_outlives_the_slots_that_wrote_it(tmp_path: Path) -> None:
     """All slots of the TaskManager are killed; it serves the dataset all the same, and removes it when it is told."""
     folder = tmp_path / "shuffle"
@@ -105,6 +107,7 @@ def test_a_dataset_outlives_the_slots_that_wrote_it(tmp_path: Path) -> None:
         rig.wait_until(lambda: not kept_files(folder))
 
 
+@pytest.mark.whole
 @trio_test
 async def test_it_outlives_the_jobmanager_and_dies_with_its_taskmanager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ def submit(rig: ClusterRig, *words: str) -> str:
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("slots_in", [pytest.param("processes", marks=pytest.mark.long), "loop"])
 def test_a_task_that_computes_is_sampled_from_outside(tmp_path: Path, slots_in: str) -> None:
     """In a process of its own it never returns; in a shared loop it holds the loop up again and again."""
@@ -74,6 +75,7 @@ def test_a_task_that_computes_is_sampled_from_outside(tmp_path: Path, slots_in: 
             graph(job_id, number)
 
 
+@pytest.mark.whole
 @pytest.mark.browser
 def test_the_page_draws_where_a_task_spends_its_time(chromium: str, tmp_path: Path) -> None:
     with ClusterRig(tmp_path / "cluster", "--web", "127.0.0.1:0") as rig:

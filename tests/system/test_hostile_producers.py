@@ -327,6 +327,7 @@ async def test_a_broken_stream_fails_every_channel_on_it(name: str, before: list
         assert code is expected
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("cut", [1, 24, 25, 24 + SEGMENT - 1, 24 + SEGMENT, 24 + SEGMENT + 1, 2 * (24 + SEGMENT) - 1])
 @pytest.mark.parametrize("how", ["end", "reset"])
 async def test_a_producer_that_vanishes(cut: int, how: str) -> None:

@@ -78,6 +78,7 @@ def failed_run(process: subprocess.Popen[str]) -> str:
     return error
 
 
+@pytest.mark.whole
 def test_a_sweep_over_three_daemons_on_three_addresses(bench: Bench, tmp_path: Path) -> None:
     arguments = ["--timeouts", "100ms,0", "--record-sizes", "1KiB", "--channels", "1", "--seconds", "0.4"]
     found = bench.run("sweep", *arguments, "--repeats", "1", "--output", str(tmp_path / "sweep"))
@@ -95,6 +96,7 @@ def test_a_sweep_over_three_daemons_on_three_addresses(bench: Bench, tmp_path: P
     assert (tmp_path / "sweep" / "report.html").exists()
 
 
+@pytest.mark.whole
 def test_clocks_are_compared_and_they_are_the_same_here(bench: Bench) -> None:
     found = bench.run("run", "--seconds", "0.5", "--rate", "500", "--buffer-timeout", "1ms")
     for host in found["hosts"]:
@@ -103,12 +105,14 @@ def test_clocks_are_compared_and_they_are_the_same_here(bench: Bench) -> None:
     assert all(pair["latency_uncertainty_us"] > 0 for pair in found["pairs"] if not pair["is_local"])
 
 
+@pytest.mark.whole
 def test_round_trips_are_measured_by_one_clock(bench: Bench) -> None:
     found = bench.run("run", "--seconds", "0.5", "--rate", "500", "--buffer-timeout", "1ms", "--relay")
     assert found["delivered"]
     assert found["round_trip_latency_us"]["p50"] > 0
 
 
+@pytest.mark.whole
 @pytest.mark.leaves("a new daemon in the place of the one that was killed")
 def test_a_daemon_killed_in_the_middle_of_a_run(bench: Bench) -> None:
     process = bench.start("run", "--seconds", "600")
@@ -120,6 +124,7 @@ def test_a_daemon_killed_in_the_middle_of_a_run(bench: Bench) -> None:
     assert bench.run("run", "--seconds", "0.5")["delivered"]
 
 
+@pytest.mark.whole
 def test_a_link_cut_in_the_middle_of_a_run(bench: Bench) -> None:
     process = bench.start("run", "--seconds", "600")
     bench.wait_running()
@@ -132,6 +137,7 @@ def test_a_link_cut_in_the_middle_of_a_run(bench: Bench) -> None:
     assert bench.run("run", "--seconds", "0.5")["delivered"]  # waits for the slots that the cut-off daemon still held
 
 
+@pytest.mark.whole
 def test_a_coordinator_that_dies_leaves_nothing(bench: Bench) -> None:
     process = bench.start("run", "--seconds", "60")
     bench.wait_running()
@@ -153,6 +159,7 @@ def test_a_stranger_is_kept_out(bench: Bench, tmp_path: Path) -> None:
     assert "secret" in json.loads(without.stdout)["error"]
 
 
+@pytest.mark.whole
 def test_hosts_of_a_run_that_was_killed_are_replaced_and_those_of_one_that_is_up_are_not() -> None:
     words = [sys.executable, str(ROOT / "tools/hosts.py"), "daemons", "--count", "2", "--name", "nstest"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

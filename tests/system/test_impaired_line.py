@@ -65,6 +65,7 @@ async def test_records_arrive_and_the_heartbeat_measures_the_round_trip(autojump
     assert_nothing_left(producer, consumer)
 
 
+@pytest.mark.whole
 async def test_a_long_slow_line_delivers_every_record(autojump_clock: MockClock) -> None:
     received: list[bytes] = []
     sent = [bytes([index % 251]) * (index * 7 % 3000) for index in range(300)]

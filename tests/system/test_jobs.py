@@ -72,6 +72,7 @@ def test_a_kill_costs_its_own_region_and_loses_nothing(tmp_path: Path) -> None:
     trio.run(main)
 
 
+@pytest.mark.whole
 def test_a_savepoint_starts_other_chains_and_another_parallelism(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_local_cluster(taskmanagers=2, slots=2, folder=str(tmp_path)) as cluster:
@@ -97,6 +98,7 @@ def test_a_savepoint_starts_other_chains_and_another_parallelism(tmp_path: Path)
     trio.run(main)
 
 
+@pytest.mark.whole
 def test_a_cancelled_job_leaves_nothing_running_and_the_next_one_gets_its_slots(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_local_cluster(taskmanagers=1, slots=2) as cluster:
@@ -112,6 +114,7 @@ def test_a_cancelled_job_leaves_nothing_running_and_the_next_one_gets_its_slots(
     trio.run(main)
 
 
+@pytest.mark.whole
 def test_a_job_meets_no_process_that_the_job_before_it_leaves(tmp_path: Path) -> None:
     """The narrow job's slot gets a new process while the wide one begins in it and beside it; nothing may fail of that:
     these jobs restart after nothing."""

@@ -16,6 +16,7 @@ from netstack.network.connection.authentication import Secret
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.whole
 def test_a_result_that_is_no_json_is_shown_everywhere_and_ends_nothing(tmp_path: Path) -> None:
     with ClusterRig(tmp_path / "cluster", "--web", "127.0.0.1:0") as rig:
         token = Secret.from_file(rig.secret_file).web_token()

@@ -37,6 +37,7 @@ def status_of(answer: bytes) -> int:
     return int(found[1]) if found else 0
 
 
+@pytest.mark.whole
 def test_a_stranger_s_bytes_end_nothing_at_any_port(tmp_path: Path) -> None:
     with ClusterRig(tmp_path / "cluster", "--web", "127.0.0.1:0", "--metrics", "127.0.0.1:0") as rig:
         assert rig.jobmanager is not None

@@ -52,6 +52,7 @@ def planned(graph: StreamGraph, taskmanagers: int, slots: int, mode: LoadBalance
     }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("mode", "tasks"),
     [(LoadBalanceMode.TASKS, [3, 3, 3]), pytest.param(LoadBalanceMode.NONE, [2, 3, 4], marks=pytest.mark.long)],

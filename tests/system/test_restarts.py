@@ -74,6 +74,7 @@ class Ends:
             time.sleep(0.005)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("style", ["trio", "blocking", "aio"])
 def test_law_every_order_counts_once_whoever_is_killed(tmp_path: Path, style: str) -> None:
     chance = random.Random(style)

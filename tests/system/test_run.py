@@ -75,6 +75,7 @@ def test_a_job_runs_and_leaves_nothing(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [recording]
 
 
+@pytest.mark.whole
 def test_a_result_that_is_no_json_ends_neither_page_nor_recording_nor_job(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     words = ("cluster_jobs:odd_results", "--taskmanagers", "2", "--slots", "1", "--json")
@@ -86,6 +87,7 @@ def test_a_result_that_is_no_json_ends_neither_page_nor_recording_nor_job(tmp_pa
     assert {"0": cluster_jobs.ODD_AS_JSON} in seen
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("flags", [("--web", "127.0.0.1:0"), ("--record", "recording")])
 def test_a_job_that_fails_while_somebody_looks_says_why_in_one_line(tmp_path: Path, flags: tuple[str, str]) -> None:
     flag, value = flags
@@ -120,6 +122,7 @@ def test_a_job_whose_results_are_too_large_to_show_runs_to_its_end(tmp_path: Pat
     assert b"Traceback" not in shown
 
 
+@pytest.mark.whole
 def test_what_cannot_be_bound_or_made_is_said_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -134,6 +137,7 @@ def test_what_cannot_be_bound_or_made_is_said_in_one_line(tmp_path: Path) -> Non
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.whole
 def test_a_recording_that_cannot_be_written_ends_no_job(tmp_path: Path) -> None:
     words = ("cluster_jobs:computing", "--taskmanagers", "1", "--record", "/dev/full")
     out, err = finished(start(tmp_path, *words), 0)
@@ -141,6 +145,7 @@ def test_a_recording_that_cannot_be_written_ends_no_job(tmp_path: Path) -> None:
     assert "the recording cannot be written and stops here: OSError: [Errno 28] No space left on device" in err
 
 
+@pytest.mark.whole
 def test_what_was_decided_while_it_ran_is_told(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("to be or not to be\n" * 100)
@@ -152,6 +157,7 @@ def test_what_was_decided_while_it_ran_is_told(tmp_path: Path) -> None:
     assert "ceil(4300 / 2000) = 3" in err
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("flags", "why", "written"),
     [
@@ -172,11 +178,13 @@ def test_a_source_that_can_tell_and_flags_with_the_names_of_flinks_options(
     assert max(piece["subpartitions"][1] for pieces in read["reads"] for piece in pieces) == written - 1
 
 
+@pytest.mark.whole
 def test_a_job_with_nothing_to_decide_takes_no_such_flags(tmp_path: Path) -> None:
     _, err = finished(start(tmp_path, "cluster_jobs:computing", "--max-parallelism", "4"), 2)
     assert "is not dynamic: it sets the parallelism of every vertex" in err
 
 
+@pytest.mark.whole
 def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path: Path) -> None:
     out, err = finished(start(tmp_path, "cluster_jobs:exiting", "--taskmanagers", "1"), 1)
     assert out == ""
@@ -187,6 +195,7 @@ def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path:
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.whole
 def test_a_failure_that_the_job_goes_on_after_is_told(tmp_path: Path) -> None:
     out, err = finished(start(tmp_path, "cluster_jobs:raising_once", "--taskmanagers", "1"), 0)
     assert out.split() == ["0", "1", "2"]
@@ -234,6 +243,7 @@ def test_a_failure_names_the_line_its_cause_and_each_restart(tmp_path: Path) -> 
     assert json.loads(out) == {"error": said.removeprefix("netstack: "), "traceback": text}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("how", "why"),
     [
@@ -260,6 +270,7 @@ def test_what_cannot_get_better_is_not_tried_again(tmp_path: Path, how: str, why
     assert "next in" not in err
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_a_function_that_raises_while_it_builds_a_job_shows_the_user_s_frames_only(
     tmp_path: Path, command: str
@@ -282,6 +293,7 @@ def test_a_function_that_raises_while_it_builds_a_job_shows_the_user_s_frames_on
     assert said.endswith(f", at cluster_jobs.py:{inside}")
 
 
+@pytest.mark.whole
 def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) -> None:
     words = ("cluster_jobs:two_groups", "--taskmanagers", "1", "--slots", "29")
     out, err = finished(start(tmp_path, *words), 1)
@@ -290,6 +302,7 @@ def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) ->
     assert "30 slots" in err
 
 
+@pytest.mark.whole
 def test_what_operators_say_is_shown_and_the_log_of_the_taskmanagers_is_not(tmp_path: Path) -> None:
     _, err = finished(start(tmp_path, "cluster_jobs:saying_much"), 0)
     lines = [line for line in err.splitlines() if "warnings.warn" not in line]
@@ -302,12 +315,14 @@ def test_what_operators_say_is_shown_and_the_log_of_the_taskmanagers_is_not(tmp_
     assert len(lines) == 4
 
 
+@pytest.mark.whole
 def test_one_slot_suffices_for_a_batch_job(tmp_path: Path) -> None:
     words = ("batch_jobs:sums", "-p", "parallelism=5", "--taskmanagers", "1", "--slots", "1", "--json")
     out, _ = finished(start(tmp_path, *words), 0)
     assert json.loads(out)["results"]["result"]["0"] == batch_jobs.expected()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> None:
     process = start(tmp_path, "cluster_jobs:forever", "--taskmanagers", "1")
@@ -327,6 +342,7 @@ def wait_for_children(process: subprocess.Popen[str], count: int = 1) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.whole
 def test_children_of_a_killed_parent_end_by_themselves(tmp_path: Path) -> None:
     process = start(tmp_path, "cluster_jobs:forever", "--taskmanagers", "2", "--slots", "1")
     wait_for_children(process, 2)
@@ -367,6 +383,7 @@ def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
     assert (shown.stdout, shown.stderr) == ("{'sum': {0: 6}}\n", "")
 
 
+@pytest.mark.whole
 def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
     shown = run_program(
         tmp_path,
@@ -388,6 +405,7 @@ def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "xx"
 
 
+@pytest.mark.whole
 def test_taskmanagers_that_are_not_let_in_say_why() -> None:
     async def main() -> None:
         config = JobManagerConfig(listen="tcp://127.0.0.1:0", secret=Secret.generate())

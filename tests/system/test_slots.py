@@ -61,6 +61,7 @@ def happenings(job: dict[str, Any], what: str) -> list[str]:
     return [each["text"] for each in job["log"] if each["what"] == what]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", [*DYING, *RAISING])
 def test_what_user_code_does_to_its_process_is_its_own_failure(
     how: str, cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -117,6 +118,7 @@ def test_a_fork_server_that_is_killed_is_started_again(
     assert command(cluster, capsys, *words)["state"] == "finished"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", HANGING)
 def test_code_that_never_returns_is_named_and_can_be_cancelled(
     how: str, cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -142,6 +144,7 @@ def test_code_that_never_returns_is_named_and_can_be_cancelled(
     cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
 
 
+@pytest.mark.whole
 def test_a_blocked_slot_is_a_metric_of_its_taskmanager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("prometheus_client")
     with ClusterRig(tmp_path / "cluster") as rig:
@@ -229,6 +232,7 @@ def test_slots_of_a_job_share_memory_and_nothing_is_left_of_it(
     cluster.wait_until(lambda: shared_memory(cluster) == [])
 
 
+@pytest.mark.whole
 def test_slots_may_be_told_to_share_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(2, flags=["--no-shared-memory"])
@@ -255,6 +259,7 @@ def test_dropped_records_leave_their_memory_to_the_next_ones(
     assert faults < 2_000, "of 25,000 pages"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_taskmanager_that_ends(number: signal.Signals, tmp_path: Path) -> None:
     with ClusterRig(tmp_path / "cluster") as rig:
@@ -267,6 +272,7 @@ def test_nothing_is_left_of_a_taskmanager_that_ends(number: signal.Signals, tmp_
         rig.wait_until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])
 
 
+@pytest.mark.whole
 def test_taskmanagers_on_neighbouring_ports_share_out_the_ports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> A
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.whole
 def test_an_async_source_that_advances_before_it_awaits_loses_nothing_to_checkpoints(
     cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,6 +46,7 @@ def test_an_async_source_that_advances_before_it_awaits_loses_nothing_to_checkpo
     assert cluster.job(ended["job_id"])["checkpoints_completed"] >= 5
 
 
+@pytest.mark.whole
 def test_keys_that_python_takes_for_one_are_counted_apart_and_stay_so_with_another_parallelism(
     cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
 ) -> None:

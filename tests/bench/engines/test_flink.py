@@ -176,6 +176,7 @@ def test_the_jar_of_a_wheel_is_taken_as_it_is_and_another_source_is_another_jar(
     assert jar._digest(sources, tmp_path) != before
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK: apt-get install openjdk-17-jdk-headless")
 def test_sources_become_a_jar_with_their_resources_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

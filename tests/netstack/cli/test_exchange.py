@@ -266,7 +266,7 @@ def test_two_processes_agree(kind: str, buffers: list[str]) -> None:
     assert theirs["channels"][0]["events"] == ["EndOfData", "EndOfPartitionEvent"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["blocking", "hybrid_full"])
 @pytest.mark.parametrize("dialect", ["flink-2.3.0", "netstack"])
 def test_what_is_kept_is_served_until_it_is_stopped(dialect: str, kind: str) -> None:
@@ -283,7 +283,7 @@ def test_what_is_kept_is_served_until_it_is_stopped(dialect: str, kind: str) -> 
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("dialect", ["flink-2.3.0", "netstack"])
 def test_lines_of_a_file_arrive_as_lines(dialect: str, tmp_path: Path) -> None:
     lines = ["to be", "", "or nöt", "x" * 100_000, "end"]
@@ -298,7 +298,7 @@ def test_lines_of_a_file_arrive_as_lines(dialect: str, tmp_path: Path) -> None:
         assert summary_of(process)["channels"][0]["records"] == 5
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("ours", "theirs", "text"),
     [("flink-2.3.0", "netstack", "--dialect netstack"), ("netstack", "flink-2.3.0", "Flink's network protocol")],
@@ -310,7 +310,7 @@ def test_the_wrong_dialect_is_told(ours: str, theirs: str, text: str) -> None:
         assert text in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_it_cleanly(which: signal.Signals) -> None:
     with served("--subpartitions", "2") as (process, address):

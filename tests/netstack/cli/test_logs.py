@@ -25,7 +25,7 @@ def test_a_line_is_one_document_whatever_is_said() -> None:
     assert "ValueError: no more\npaper" in document["error"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("program", ["jobmanager", "taskmanager"])
 def test_services_speak_json_on_request(program: str) -> None:
     command = [

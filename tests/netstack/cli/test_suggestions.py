@@ -66,6 +66,7 @@ def test_what_is_suggested_exists() -> None:
     assert set(bench.list_commands(click.Context(bench))) - own == set(BENCH_COMMANDS)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("module", ["netstack", "netstack.cli", "netstack_bench"])
 def test_the_package_is_the_command(module: str) -> None:
     done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)

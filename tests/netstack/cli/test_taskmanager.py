@@ -292,7 +292,7 @@ async def _start(runs: list[RemoteJob]) -> None:
         await run.deploy([RemoteTask("read", place, "clijobs:read", gates=(gate,))])
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_daemons_over_tcp_end_with_0_while_runs_are_open(package: Path, tmp_path: Path) -> None:
     secret_file = tmp_path / "secret"
     secret_file.write_bytes(Secret.generate().reveal())
@@ -333,7 +333,7 @@ def test_two_daemons_over_tcp_end_with_0_while_runs_are_open(package: Path, tmp_
         assert "(r) closed: the TaskManager is stopping" in one.stderr.read()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_killed_coordinator_releases_its_run(package: Path) -> None:
     with started(package, "--heartbeat-timeout", "2s") as (_, ready), coordinating(ready["address"]) as process:
 
@@ -351,7 +351,7 @@ def test_a_killed_coordinator_releases_its_run(package: Path) -> None:
         trio.run(follow)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_stopped_coordinator_is_silent_and_releases_its_run_within_the_heartbeat_timeout(package: Path) -> None:
     with started(package, "--heartbeat-timeout", "1s") as (daemon, ready), coordinating(ready["address"]) as process:
 

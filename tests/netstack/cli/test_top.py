@@ -229,7 +229,7 @@ def test_documents_come_until_the_reader_goes_away() -> None:
     trio.run(_with_a_run, work)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, b"q"])
 def test_in_a_terminal_it_is_renewed_and_ends_cleanly(end: signal.Signals | bytes, tmp_path: Path) -> None:
     master, slave = pty.openpty()

@@ -80,6 +80,7 @@ def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> Non
     assert told.channels()[0].stage != channels[0].stage  # an action runs the exchange again
 
 
+@pytest.mark.whole
 def test_several_keys_into_one_partition_without_credit(spark: Any) -> None:
     df = spark.range(0, 3000, 1, 2).selectExpr("id % 7 as a", "cast(id % 3 as decimal(9, 2)) as b", "id")
     out = exchange(df, key=("a", "b"), into=1, credit_based=False, heartbeat_interval_s=None, buffer_timeout_s=0.0)
@@ -88,6 +89,7 @@ def test_several_keys_into_one_partition_without_credit(spark: Any) -> None:
         assert [len(rows) for rows in out.rdd.glom().collect()] == [3000, 0]
 
 
+@pytest.mark.whole
 def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
     df = spark.range(0, 10, 1, 2).selectExpr("id", "array(id) as list")
     for refused, says in (
@@ -120,6 +122,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
         exchange(months, key="id")
 
 
+@pytest.mark.whole
 def test_whatever_takes_some_of_its_partitions_works_behind_the_stage(spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -171,6 +174,7 @@ def test_inputs_that_a_barrier_stage_cannot_read_are_dealt_to_all_slots(spark: A
         frames["cached union"].unpersist()
 
 
+@pytest.mark.whole
 def test_columns_that_python_cannot_be_given_as_they_are(spark: Any) -> None:
     df = spark.range(0, 100, 1, 2).selectExpr(
         "id % 7 as `a.b`",

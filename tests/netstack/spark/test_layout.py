@@ -98,6 +98,7 @@ def test_a_layout_agrees_with_the_rdds_of_its_plan_and_runs_nothing(spark: Any, 
     assert unknown == {*unmatched, *existing, "pruned", "recursion", "union", "coalesce", "limit"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("adaptive", ["false", "true"])
 def test_a_plan_with_broadcasts_is_exchanged(spark: Any, adaptive: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812

@@ -88,6 +88,7 @@ def test_a_stream_whose_both_ends_are_killed_arrives_exactly_once(spark: Any, tm
     assert sorted(ids) == list(range(rows))
 
 
+@pytest.mark.whole
 def test_available_now_reads_all_that_waits_and_two_queries_do_not_take_from_each_other(
     spark: Any, tmp_path: Path
 ) -> None:

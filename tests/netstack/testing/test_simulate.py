@@ -210,6 +210,7 @@ def played(scenario: Scenario, *situations: str) -> Outcome:
     return outcome
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("movement", [STREAMING, BLOCKING, HYBRID, SELECTIVE, ADAPTIVE])
 @pytest.mark.parametrize("stage", sorted({*STAGES}))
 def test_every_stage_is_exact_in_every_movement(movement: str, stage: str) -> None:
@@ -288,6 +289,7 @@ def test_an_adaptive_task_that_does_not_say_what_it_wrote_ends_its_teller_and_no
     assert outcome.situations["TaskManagers that are shut out for a lie"]
 
 
+@pytest.mark.whole
 def test_a_link_is_cut_while_bytes_are_under_way() -> None:
     cuts = tuple(
         Fault(at_s=0.5 * turn, kind="cut", host="tm-0", other="tm-1", for_s=1.0, amount=10.0) for turn in range(8)
@@ -362,6 +364,7 @@ def test_nothing_runs_in_a_thread() -> None:
         trio.run(trio.to_thread.run_sync, print)
 
 
+@pytest.mark.whole
 def test_the_clock_jumps_to_deadlines_and_stops_what_has_no_end() -> None:
     why: list[str] = []
 

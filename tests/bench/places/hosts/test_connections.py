@@ -19,6 +19,7 @@ def _taskmanagers() -> Iterator[TaskManagers]:
         yield found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("flags", "connections"), [((), 1), (("--connections", "2"), 4)])
 def test_all_channels_of_two_hosts_are_on_one_connection_a_direction_until_a_flag_raises_it(
     taskmanagers: TaskManagers, flags: tuple[str, ...], connections: int, capsys: pytest.CaptureFixture[str]
@@ -34,6 +35,7 @@ def test_all_channels_of_two_hosts_are_on_one_connection_a_direction_until_a_fla
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.whole
 def test_a_slot_that_is_too_small_for_all_subtasks_of_a_host_names_both_flags(
     taskmanagers: TaskManagers, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def on_hosts(count: int, work: Callable[[Hosts], Awaitable[None]]) -> None:
     trio.run(main)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("settings", "keyed"),
     [
@@ -110,6 +111,7 @@ def test_the_users_rows_arrive_whole_from_every_source_at_every_sink(
     on_hosts(2, measure)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "settings",
     [

@@ -69,6 +69,7 @@ def test_both_sides_meet_as_often_as_they_like(tmp_path: Path, monkeypatch: pyte
     assert seen[-1].phase == "draining"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("instead", "error", "told"),
     [

@@ -73,6 +73,7 @@ def nothing_is_left(tmp_path: Path) -> object:
             os.kill(pid, 0)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_a_worker_that_dies_is_quoted(engine: BrokenEngine, role: str) -> None:
     name = engine(role, "import sys, os\nprint('cannot go on', file=sys.stderr, flush=True)\nio.ready()\nos._exit(7)")
@@ -95,6 +96,7 @@ def test_an_unexpected_exception_shows_its_traceback(engine: BrokenEngine) -> No
         run_once(TINY, engine=engine("producer", "1 / 0"))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("instead", "expected"),
     [

@@ -85,7 +85,7 @@ def test_the_bare_loop_at_a_rate(transport: str) -> None:
     assert row["latency_us"]["p50"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "settings",
     [
@@ -116,7 +116,7 @@ def test_flight(settings: dict[str, Any]) -> None:
     assert row["settings"]["emit"] == "arrow"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_rows_of_a_file_exactly_once_or_repeated(tmp_path: Path) -> None:
     pytest.importorskip("zmq")
     path = tmp_path / "rows.csv"
@@ -223,7 +223,7 @@ def test_a_row_fits_the_columns_of_a_sweep() -> None:
     assert row.keys() >= COLUMNS.keys() - own
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["unix", "shm"])
 def test_a_longer_link_with_no_buffers_of_its_own(transport: str) -> None:
     spec = RunSpec(
@@ -242,7 +242,7 @@ def test_a_longer_link_with_no_buffers_of_its_own(transport: str) -> None:
     assert row["idle_ms_per_s"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("emit", ["record", "arrow"])
 def test_a_consumer_held_back(emit: str) -> None:
     spec = RunSpec(
@@ -261,7 +261,7 @@ def test_a_consumer_held_back(emit: str) -> None:
     assert (row["debloated_buffer_bytes"] is not None) == (emit == "record")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_without_credit_beside_credit() -> None:
     row = run_with_peers(RunSpec(records=100_000), ["nocredit"], 1)
     ours, theirs = checked(row), checked(row["peer"])
@@ -282,7 +282,7 @@ def test_both_ends_in_threads_that_block(rate_per_s: float | None, transport: st
     assert row["wire_bytes"] > row["payload_bytes"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["tls", "shm"])
 def test_another_transport_beside_plain(transport: str) -> None:
     row = run_with_peers(RunSpec(records=100_000, transport=transport), ["plain"], 1)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from netstack_bench.shuffle.rows import expected
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
+@pytest.mark.whole
 def test_the_same_rows_come_to_the_same_ranges(spark: Any) -> None:
     shape = {"batches": 2, "producers": 2, "consumers": 3}
     found = spark_peer.run(spark, **shape)
@@ -20,6 +21,7 @@ def test_the_same_rows_come_to_the_same_ranges(spark: Any) -> None:
     assert found["duration_s"] > 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("consumers", [1, 2, 5])
 def test_each_range_has_a_partition_of_its_own(spark: Any, consumers: int) -> None:
     """Else a task would have two ranges and another none, whatever their number."""

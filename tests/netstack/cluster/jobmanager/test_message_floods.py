@@ -112,6 +112,7 @@ async def flood(liar: ScriptedTaskManager, messages: list[Any]) -> int:
     return heard
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
 async def test_each_message_of_a_taskmanager_without_tasks_leaves_nothing(
     autojump_clock: MockClock, tmp_path: Path, memory: Any, kind: type[Any]
@@ -134,6 +135,7 @@ async def test_each_message_of_a_taskmanager_without_tasks_leaves_nothing(
         ] == [(7, 5)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
 async def test_each_message_of_a_taskmanager_with_tasks_leaves_what_its_tasks_may_leave(
     autojump_clock: MockClock, tmp_path: Path, memory: Any, kind: type[Any], monkeypatch: pytest.MonkeyPatch
@@ -172,6 +174,7 @@ ISSUE: dict[str, tuple[int, Any]] = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ISSUE)
 async def test_floods_of_nearly_four_megabytes_leave_nothing(
     autojump_clock: MockClock, tmp_path: Path, memory: Any, kind: str, caplog: pytest.LogCaptureFixture

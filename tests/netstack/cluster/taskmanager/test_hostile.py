@@ -318,7 +318,7 @@ async def test_what_a_task_is_told_before_it_runs_is_bounded(
         stream.close()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 async def test_a_peer_that_does_not_read_is_given_up(autojump_clock: MockClock) -> None:
     async with taskmanager_open() as daemon:
         stream = await dial(daemon, ROUTE + LOOKS)

@@ -186,7 +186,7 @@ with (
 """
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_ctrl_c_ends_any_call_and_tears_nothing() -> None:
     process = start(INTERRUPTED)
     said = [address_of(process)]

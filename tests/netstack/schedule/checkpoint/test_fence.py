@@ -239,6 +239,7 @@ def begun(folder: Path, files: CheckpointFiles) -> CheckpointStorage:
     return storage
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("inner", CHANGES)
 @pytest.mark.parametrize("outer", CHANGES)
 def test_no_order_of_two_changes_fences_a_master_against_itself(tmp_path: Path, outer: str, inner: str) -> None:

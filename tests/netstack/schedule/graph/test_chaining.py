@@ -226,7 +226,7 @@ def test_all_that_is_told_of_an_edge() -> None:
         Chaining(job.stream_graph()).explain_between("in", "elsewhere")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_chain_of_a_hundred_thousand_operators() -> None:
     count = 100_000
     graph = StreamGraph(
