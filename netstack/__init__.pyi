@@ -41,6 +41,7 @@ from .base.ids import (
     PartitionId as PartitionId,
     ResultPartitionType as ResultPartitionType,
 )
+from .base.trio_stream import TrioStream as TrioStream
 from .base.version import __version__ as __version__
 from .cluster.jobmanager.client import (
     JobClient as JobClient,
@@ -119,4 +120,3 @@ from .schedule.graph.stream_graph import (
     StreamSettings as StreamSettings,
 )
 from .schedule.slots.slots import LoadBalanceMode as LoadBalanceMode
-from .trio_stream import TrioStream as TrioStream

@@ -9,8 +9,8 @@ from typing import Final, final
 
 import trio
 
-from .base.errors import ConnectionLost
-from .base.transport import ByteStream, OneWaiter, Piece, byte_view
+from .errors import ConnectionLost
+from .transport import ByteStream, OneWaiter, Piece, byte_view
 
 RECEIVE_BYTES: Final = 64 * 1024
 """The most that `receive_some` returns unless the caller says otherwise, as for trio's own sockets."""
