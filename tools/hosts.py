@@ -431,7 +431,7 @@ def _torment(hosts: Hosts, asked: argparse.Namespace) -> int:
 def _hold_spark(hosts: Hosts) -> int:
     with SparkCluster(hosts) as cluster:
         facts = [f"SPARK_LOCAL_IP={hosts.address(0)}", f"PYSPARK_PYTHON={sys.executable}"]
-        sweep = ["sweep", "--engine", "spark", "--master", cluster.master, "--nodes", str(hosts.count)]
+        sweep = ["sweep", "--place", "spark", "--master", cluster.master, "--nodes", str(hosts.count)]
         print(_on_host_0(hosts, ["env", *facts, *_BENCH, *sweep]), flush=True)
         signal.pause()
     return 0

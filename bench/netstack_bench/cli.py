@@ -39,7 +39,7 @@ from .decision.experiment import DEFAULT_BUDGET_S, Budget, continued
 from .decision.goal import Goal
 from .emulation import emulation_cells, emulation_summary
 from .engines import PEERS
-from .flags import engine_flags, flag, hosts_flags, json_flag, list_flag, run_flags, sweep_flags, take_network
+from .flags import flag, hosts_flags, json_flag, list_flag, place_flags, run_flags, sweep_flags, take_network
 from .goals.command import goals
 from .goals.regress import regress
 from .grid import MOST_REPEATS, Grid, expected_seconds, with_rows
@@ -50,7 +50,7 @@ from .jobs.command import jobs
 from .labels import warnings_of
 from .places.hosts.spec import MeshSpec
 from .places.hosts.tables import print_hosts, print_matrix
-from .places.placements import LocalPlace, Place, place_of
+from .places.placements import LocalPlace, Place, place_of, processes_of
 from .places.spark.commands import exchange, streams
 from .recommend.command import recommend
 from .report import Sweep, findings, together
@@ -72,10 +72,10 @@ from .sweep import (
     check_stored,
     describe,
     expected_failure,
+    make_runs,
     median_result,
     open_answer,
     pending,
-    run_sweep,
     utc_text,
     write_combined_report,
 )
@@ -169,9 +169,9 @@ def run(
     check_segment_size(settings["segment_size_bytes"])
     refuse_unused(settings, peers)
     take_network(settings)
-    hosts, once = app.runners.over(settings)
-    spec = RunSpec(**settings) if hosts is None else MeshSpec(**settings, **hosts)
-    if peers and hosts is not None:
+    place = processes_of(app.runners, settings)
+    spec = place.spec(settings)
+    if peers and isinstance(spec, MeshSpec):
         raise ConfigError("--peer with --hosts: peers are measured between two processes; leave one of them out")
     names = list(dict.fromkeys(peers))
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
@@ -183,7 +183,7 @@ def run(
     if hgrm is not None and not hgrm.parent.is_dir():
         raise ConfigError(f"--hgrm {hgrm}: there is no folder {hgrm.parent}; create it, or name another file")
     started_at = utc_text()
-    result, stopped = _measure(app.runners, once, spec, names, times)
+    result, stopped = _measure(app.runners, place.run_once, spec, names, times)
     if as_json:
         head = {
             "schema_version": SCHEMA_VERSION,
@@ -215,7 +215,7 @@ def run(
 
 @cli.command(short_help="Measure a grid of settings and write a report.")
 @sweep_flags
-@engine_flags
+@place_flags
 @hosts_flags
 @flag(
     "--output",
@@ -236,7 +236,7 @@ def sweep(
     are axes too; the report then draws throughput against the number of buffers.
 
     By default the sweep runs on local Spark, with a TaskManager in each task; use --master for a Spark cluster, --hosts
-    for TaskManagers on hosts, and --engine local for two processes.
+    for TaskManagers on hosts, and --place local for two processes.
 
     The default takes up to three minutes. After Ctrl-C, finished runs are stored and reported, and the same command
     with the same --output continues.
@@ -281,10 +281,10 @@ def _run_grid(
         needs_runs = bool(todo) or (budget is not None and open_answer(store) is not None)
         where = place if needs_runs else LocalPlace(app.runners)  # nothing is opened for a report alone
         with (
-            console.SweepProgress(todo, errors, budget) as progress,
+            console.SweepBar(todo, errors, budget) as progress,
             where.open(planned[0].spec, store, progress, errors) as (once, bar),
         ):
-            result = run_sweep(grid, store, once, command=command, progress=bar, budget=budget)
+            result = make_runs(grid, store, once, command=command, progress=bar, budget=budget)
     _print_sweep(result, as_json)
     console.print_warnings({"warnings": warnings_of(result.rows)}, errors)
     if result.interrupted:
@@ -436,7 +436,7 @@ def _measure(
     timed = spec.records is None and (spec.seconds is not None or spec.input_path is None)
     runs = repeats * (1 + len(peers))
     expected_s = runs * (spec.START_S + (spec.seconds or _DEFAULT_RUN_S)) if timed else None
-    with console.RunProgress(runs, expected_s, console.err()) as progress:
+    with console.RunBar(runs, expected_s, console.err()) as progress:
         if peers:
             result = runners.run_with_peers(spec, peers, repeats, progress)
             return result, result.get("repeats", 1) < repeats

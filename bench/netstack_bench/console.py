@@ -61,7 +61,7 @@ class _Bar:
         return Progress(*columns, console=console, disable=is_hidden, transient=True, redirect_stdout=False)
 
 
-class SweepProgress(_Bar):
+class SweepBar(_Bar):
     """The progress of a sweep: a bar on a terminal, else a line every ten seconds.
 
     It moves with the clock, corrected by how long earlier runs took; with a budget by what is left of it.
@@ -169,8 +169,8 @@ class SweepProgress(_Bar):
         return time.monotonic() - self._began if self._began is not None else 0.0
 
 
-class RunProgress(_Bar):
-    """The progress bar of `run`; it is called with each `netstack_bench.places.local.pair.Progress`.
+class RunBar(_Bar):
+    """The progress bar of `run`; it is called with each `netstack_bench.places.local.pair.RunState`.
 
     `expected_s` is the length of all measurements; None if only their records are known.
     """
@@ -186,7 +186,7 @@ class RunProgress(_Bar):
         self._bar = self._drawn(console, TextColumn("{task.description}"), *live)
         self._task = self._bar.add_task("starting", total=1.0)
 
-    def __call__(self, state: pair.Progress) -> None:
+    def __call__(self, state: pair.RunState) -> None:
         """Updates the bar."""
         if state.phase == "starting" and self._phase != "starting":
             self._started += 1

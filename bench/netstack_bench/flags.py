@@ -46,7 +46,7 @@ from .grid import (
 from .labels import is_duration
 from .spec import Checkpoints, Emit, Read, RunSpec, TransportName, Verify, Write, constants_of
 
-ENGINES = ("auto", "local", "spark", "hosts")
+PLACES = ("auto", "local", "spark", "hosts")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _RUN = RunSpec()
@@ -177,8 +177,14 @@ def _checkpoints(size: Parsed, mode: Any, length: Parsed, more: str) -> Flag:
 
 def _use_constants(context: click.Context, parameter: click.Parameter, acts_as: str) -> str:
     """Makes the constants of the selected system the defaults of their flags."""
-    context.default_map = {name: _text(name, value) for name, value in constants_of(acts_as).items()}
+    constants = {name: _text(name, value) for name, value in constants_of(acts_as).items()}
+    context.default_map = {**(context.default_map or {}), **constants}
     return acts_as
+
+
+def _use_place(context: click.Context, parameter: click.Parameter, place: str | None) -> None:
+    if place is not None:
+        context.default_map = {**(context.default_map or {}), "place": place}
 
 
 _SHARED = flags(
@@ -366,7 +372,7 @@ hosts_flags = flags(
 )
 """The flags for measuring elsewhere than between two processes of this machine."""
 
-engine_flags = flags(
+place_flags = flags(
     list_flag(
         "--peer",
         ("flink",),
@@ -374,10 +380,13 @@ engine_flags = flags(
         "peers",
     ),
     flag(
-        "--engine",
-        ENGINES,
+        "--place",
+        PLACES,
         "Where to measure: two processes, Spark, or --hosts; auto uses local Spark if Java is installed.",
         default="auto",
+    ),
+    click.option(  # the name of `--place` in 0.3
+        "--engine", type=click.Choice(PLACES), hidden=True, is_eager=True, expose_value=False, callback=_use_place
     ),
     flag(
         "--master",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from netstack.base.errors import ConfigError
-
-from .places.hosts.spec import MeshSpec, split_hosts
+from .places.hosts.spec import MeshSpec
 from .places.local.pair import OnProgress
 from .spec import RunSpec
 
@@ -20,24 +17,6 @@ RunOnce = Callable[..., Mapping[str, Any]]
 
 class Runners:
     """Makes runs."""
-
-    def over(self, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, RunOnce]:
-        """Takes `hosts`, `secret_file` and `relay` out of the settings of a command.
-
-        Returns:
-            The settings of the mesh (None for two processes of this machine), and the function that makes a run.
-
-        Raises:
-            ConfigError: one of the others was given without hosts.
-        """
-        hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
-        if hosts is not None:
-            more = {"hosts": split_hosts(hosts), "relay": relay}
-            return more, functools.partial(self.run_over_hosts, secret_file=secret_file)
-        for flag, is_given in (("--relay", relay), ("--secret-file", secret_file is not None)):
-            if is_given:
-                raise ConfigError(f"{flag} goes with --hosts; name the hosts too")
-        return None, self.run_once
 
     def run_once(self, spec: RunSpec, /, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
         """One run of netstack."""

@@ -29,6 +29,7 @@ from .places.local.processes import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .report.answers import decide
 from .report.points import Analysis
+from .runners import RunOnce
 from .spec import RunSpec
 from .store import Row, Store, StoreError, arrow_table, flatten, read_sweep, require_pyarrow, write_file
 
@@ -44,13 +45,6 @@ _ALIKE: Final = 5  # equal failures in a row: their settings are not the cause
 
 class PlaceUnusable(MeasurementFailed):
     """No run is possible where the sweep is measured: every other one would fail alike."""
-
-
-class RunOnce(Protocol):
-    """Makes one run: `netstack_bench.places.local.runner.run_once`, or a replacement."""
-
-    def __call__(self, spec: RunSpec, /) -> Mapping[str, Any]:
-        """Returns the document of one run."""
 
 
 @runtime_checkable
@@ -133,7 +127,7 @@ def pending(grid: Grid, store: Store) -> list[PlannedRun]:
     return [run for run in grid.plan() if run.key not in finished]
 
 
-def run_sweep(
+def make_runs(
     grid: Grid,
     store: Store,
     run_once: RunOnce,
@@ -202,7 +196,9 @@ class _Maker:
         self._run_once = run_once
         self._progress = progress
         self._failure, self._alike = "", 0
-        self._together = _TOGETHER if isinstance(run_once, Announced) else 1
+        maker: object = run_once
+        self._announced = maker if isinstance(maker, Announced) else None
+        self._together = 1 if self._announced is None else _TOGETHER
         self.made = 0
 
     def together(self, spec: RunSpec) -> int:
@@ -211,8 +207,8 @@ class _Maker:
         return max(1, min(self._together, int(_TOGETHER_S / length_s)))
 
     def __call__(self, runs: Sequence[PlannedRun]) -> None:
-        if isinstance(self._run_once, Announced):
-            self._run_once.announce([run.spec for run in runs])
+        if self._announced is not None:
+            self._announced.announce([run.spec for run in runs])
         for run in runs:
             if self._progress is not None:
                 self._progress.begin(run)

@@ -77,13 +77,26 @@ def test_an_error_whose_reader_is_gone_has_no_traceback(monkeypatch: pytest.Monk
         assert main(["run", "--records", "0", "--json"]) == 1
 
 
+def test_the_old_name_of_place_still_works_and_the_help_does_not_show_it(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--engine", "local", "--as", "flink"], ["--as", "flink", "--engine", "local"]):
+        assert main([*SMALL, *words, "--latency-seconds", "0"], runners=runners) == 0
+    assert all(spec.spare_buffers == 0 for spec in runners.specs), "--as keeps its constants beside it"
+    assert "without Spark" not in capsys.readouterr().err
+    assert main(["sweep", "--help"], runners=runners) == 0
+    shown = capsys.readouterr().out
+    assert "--place" in shown
+    assert "--engine" not in shown
+
+
 def test_a_network_is_one_flag_in_every_command(runners: FakeRunners, tmp_path: Path) -> None:
     assert main(["run", "--network", "200Mbit:10ms"], runners=runners) == 0
     assert main(["run", "--link-rate", "25MB", "--round-trip", "10ms"], runners=runners) == 0
     assert runners.specs == [RunSpec(link_bytes_per_s=25_000_000, round_trip_s=0.01)] * 2
     runners.specs.clear()
     networks = "200Mbit:10ms,1Gbit:1ms,5ms"
-    words = [*SMALL, "--engine", "local", "--latency-seconds", "0", "--timeouts", "0", "--output", str(tmp_path)]
+    words = [*SMALL, "--place", "local", "--latency-seconds", "0", "--timeouts", "0", "--output", str(tmp_path)]
     assert main([*words, "--network", networks], runners=runners) == 0
     found = {(spec.link_bytes_per_s, spec.round_trip_s) for spec in runners.specs}
     assert found == {(25_000_000, 0.01), (125_000_000, 0.001), (None, 0.005)}
@@ -160,9 +173,9 @@ def test_buffer_timeouts(runners: FakeRunners, text: str, timeout: float | None)
     ("flags", "text"),
     [
         ("run --batch-records 7", "--batch-records 7 is for --emit batch or arrow"),
-        ("sweep --engine local --batch-records 7", "--batch-records 7 is for --emit batch or arrow"),
+        ("sweep --place local --batch-records 7", "--batch-records 7 is for --emit batch or arrow"),
         ("run --checkpoint-interval 2s", "--checkpoint-interval is for --checkpoints aligned or unaligned"),
-        ("sweep --engine local --checkpoint-interval 2s", "--checkpoint-interval is for --checkpoints aligned"),
+        ("sweep --place local --checkpoint-interval 2s", "--checkpoint-interval is for --checkpoints aligned"),
         ("run --input rows.csv --record-bytes 16", "--record-bytes with --input: the sizes of rows are given"),
         ("run --input rows.csv --emit batch", "--emit batch with --input: rows are records or columnar batches"),
     ],
@@ -187,7 +200,7 @@ def test_what_flink_has_as_constants_becomes_the_default(runners: FakeRunners) -
     assert (
         main(["run", "--exclusive-buffers", "3", "--overdraft-buffers", "7", "--as", "flink-1.x"], runners=runners) == 0
     )
-    assert main([*SMALL, "--engine", "local", "--as", "flink", "--latency-seconds", "0"], runners=runners) == 0
+    assert main([*SMALL, "--place", "local", "--as", "flink", "--latency-seconds", "0"], runners=runners) == 0
     first, older, *swept = runners.specs
     for spec in (first, *swept):
         assert (spec.acts_as, spec.overdraft_buffers, spec.spare_buffers, spec.spin_s) == ("flink", 20, 0, 0)
@@ -206,7 +219,7 @@ def test_what_flink_has_as_constants_becomes_the_default(runners: FakeRunners) -
 def test_what_nobody_can_set_in_flink_is_refused(
     runners: FakeRunners, capsys: pytest.CaptureFixture[str], command: str, flag: str
 ) -> None:
-    words = [command, "--as", "flink", flag, "5", *(["--engine", "local"] if command == "sweep" else [])]
+    words = [command, "--as", "flink", flag, "5", *(["--place", "local"] if command == "sweep" else [])]
     assert main(words, runners=runners) == 2
     assert f"{flag} 5 with --as flink: it is always" in capsys.readouterr().err
     assert not runners.specs
@@ -279,7 +292,7 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
     assert len(printed.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [["sweep"], ["sweep", "--engine", "local"]])
+@pytest.mark.parametrize("words", [["sweep"], ["sweep", "--place", "local"]])
 def test_a_sweep_without_pyarrow_says_so_at_once(
     words: list[str], runners: FakeRunners, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +308,7 @@ def test_warnings_of_runs_are_printed_after_a_sweep(
     runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     runners.trouble[1] = runners.trouble[2] = {"warnings": ["the buffer timeout of 100 s is longer than the run"]}
-    words = [*SMALL, "--engine", "local", "--output", str(tmp_path)]
+    words = [*SMALL, "--place", "local", "--output", str(tmp_path)]
     for _ in range(2):  # the second time the rows are stored already
         assert main(words, runners=runners) == 0
         assert "warning: the buffer timeout of 100 s is longer than the run (2 of 4 runs)" in capsys.readouterr().err
@@ -604,7 +617,7 @@ sys.exit(main(sys.argv[1:], runners=Slow()))
 def test_a_terminal_gets_a_bar_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     """A real interrupt of a real process, its standard error a terminal."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", SLOW_SWEEP, *SMALL, "--engine", "local", "--output", str(tmp_path / "s")]
+    command = [sys.executable, "-c", SLOW_SWEEP, *SMALL, "--place", "local", "--output", str(tmp_path / "s")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as process:
         os.close(theirs)

@@ -13,7 +13,7 @@ from netstack.base.errors import ConnectionLost, NetstackError
 from netstack_bench.grid import Grid, PlannedRun
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
-from netstack_bench.sweep import REPORT, PlaceUnusable, SweepResult, median_result, pending, run_sweep, succeeded
+from netstack_bench.sweep import REPORT, PlaceUnusable, SweepResult, make_runs, median_result, pending, succeeded
 
 FakeResult = Callable[..., dict[str, Any]]
 GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1, 4))  # 8 runs
@@ -39,7 +39,7 @@ class Runner:
 
 def sweep(folder: Path, runner: Runner, grid: Grid = GRID) -> SweepResult:
     with Store(folder) as store:
-        return run_sweep(grid, store, runner, command="netstack-bench sweep")
+        return make_runs(grid, store, runner, command="netstack-bench sweep")
 
 
 def test_every_run_becomes_a_row_in_every_place(tmp_path: Path, fake_result: FakeResult) -> None:
@@ -194,7 +194,7 @@ def test_progress_hears_of_every_run(tmp_path: Path, fake_result: FakeResult) ->
             heard.append(("end", run.order))
 
     with Store(tmp_path) as store:
-        run_sweep(GRID, store, Runner(fake_result), progress=Progress())
+        make_runs(GRID, store, Runner(fake_result), progress=Progress())
         assert pending(GRID, store) == []
     assert heard == [(what, order) for order in range(8) for what in ("begin", "end")]
 

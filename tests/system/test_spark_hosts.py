@@ -53,7 +53,7 @@ def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executo
                 "-m",
                 "netstack_bench",
                 "sweep",
-                "--engine",
+                "--place",
                 "spark",
                 "--master",
                 cluster.master,
@@ -132,7 +132,7 @@ def rows_of(sweep: Path, name: str = "rows.jsonl") -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_a_sweep_names_the_host_that_is_slow_and_the_one_whose_link_is_cut(cluster: Cluster, tmp_path: Path) -> None:
     hosts, sweep = cluster.hosts, tmp_path / "sweep"
-    words = ["sweep", "--engine", "spark", "--master", cluster.master, "--nodes", "3", "--timeouts", "0"]
+    words = ["sweep", "--place", "spark", "--master", cluster.master, "--nodes", "3", "--timeouts", "0"]
     words += ["--record-sizes", "1KiB", "--channels", "1", "--seconds", "4", "--repeats", "2", "--latency-seconds", "0"]
     hosts.slow(2, SLOW)
     process = cluster.start(["-m", "netstack_bench", *words, "--output", str(sweep), "--json"])

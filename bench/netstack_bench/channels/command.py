@@ -35,7 +35,7 @@ def channels(channels: int, idle_seconds: float, as_json: bool) -> int:
     Exit code 1 if a record did not arrive.
     """
     spec = ChannelsSpec(channels=channels, idle_seconds=idle_seconds)
-    with console.RunProgress(PASSES, expected_s(spec), console.err()) as progress:
+    with console.RunBar(PASSES, expected_s(spec), console.err()) as progress:
         result = measure(spec, on_progress=progress)
     return console.finish(result, as_json, print_channels)
 

@@ -56,7 +56,7 @@ def checkpoints(app: Any, /, modes: tuple[str, ...], output: Path | None, as_jso
     spec = CheckpointsSpec(modes=cast("tuple[Mode, ...]", modes), **settings)
     folder = ResultFolder.open("checkpoints", output)
     errors = console.err()
-    with console.RunProgress(len(jobs(spec)), expected_s(spec), errors) as progress:
+    with console.RunBar(len(jobs(spec)), expected_s(spec), errors) as progress:
         figures, stopped = measure(spec, on_progress=progress)
     show = None if as_json else partial(print_result, spec, figures["modes"])
     is_written = folder.finish(spec, figures, build_page, app.arguments, show)

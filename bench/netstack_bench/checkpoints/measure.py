@@ -26,7 +26,7 @@ from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.slots.slot_sharing import FixedPlacement
 
 from ..pacing import clock_ns
-from ..places.local.pair import OnProgress, Progress
+from ..places.local.pair import OnProgress, RunState
 from ..places.local.processes import MeasurementFailed
 from ..stopping import kept_at_interrupt
 from .figures import Completed, Point, Stretch, point
@@ -201,7 +201,7 @@ class Runner:
             taken_records = self._samples[-1][1] - self._samples[0][1] if self._samples else 0
             phase = "running" if self._samples else "starting"
             part = min(1.0, elapsed_s / _job_s(self._spec))
-            self._on_progress(Progress(name, phase, taken_records, elapsed_s, part))
+            self._on_progress(RunState(name, phase, taken_records, elapsed_s, part))
             await trio.sleep(_PROGRESS_S)
 
 

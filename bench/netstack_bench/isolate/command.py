@@ -84,7 +84,7 @@ def _measure(spec: IsolateSpec, keys: tuple[str, ...]) -> tuple[dict[str, dict[s
     documents: dict[str, dict[str, Any]] = {}
     expected = len(keys) * (expected_s(spec) + _START_S)
     with (
-        console.RunProgress(len(keys), expected, console.err()) as progress,
+        console.RunBar(len(keys), expected, console.err()) as progress,
         kept_at_interrupt(lambda: bool(documents)),
     ):
         for key in keys:

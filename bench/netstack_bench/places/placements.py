@@ -1,6 +1,6 @@
 """The places of a sweep: two processes of this machine, TaskManagers on hosts, or nodes of a Spark cluster.
 
-`--engine auto` takes hosts if they are named, else local Spark. If Spark cannot run or does not support the request, it
+`--place auto` takes hosts if they are named, else local Spark. If Spark cannot run or does not support the request, it
 takes two processes and prints why.
 """
 
@@ -22,10 +22,10 @@ from netstack.spark.settings import SparkSettings
 
 from ..grid import Grid, PlannedRun
 from ..inputs import is_file_name, read_rows
-from ..runners import Runners
+from ..runners import Runners, RunOnce
 from ..spec import RunSpec, constants_of
 from ..store import Store
-from ..sweep import Bar, Progress, RunOnce
+from ..sweep import Bar, Progress
 from .hosts.spec import MeshSpec, split_hosts
 from .hosts.tables import print_matrix
 
@@ -108,11 +108,20 @@ class LocalPlace(Place):
         """Implements `Place.has_turns`."""
         return self.beside_flink
 
+    @property
+    def run_once(self) -> RunOnce:
+        """The function that makes one run."""
+        return self.runners.run_once
+
+    def spec(self, settings: Mapping[str, Any]) -> RunSpec:
+        """The settings of one run."""
+        return RunSpec(**settings)
+
     def on(self, grid: Grid) -> Grid:
         """Implements `Place.on`."""
         name = grid.common.get("input_path")
         if name is not None and not is_file_name(name):
-            raise ConfigError(f"--input {name}: there is no such file here; a table or a URL goes with --engine spark")
+            raise ConfigError(f"--input {name}: there is no such file here; a table or a URL goes with --place spark")
         return replace(grid, turns=_with_flink) if self.beside_flink else grid
 
     @contextmanager
@@ -155,6 +164,15 @@ class HostsPlace(Place):
     secret_file: Path | None
     relay: bool
 
+    @property
+    def run_once(self) -> RunOnce:
+        """The function that makes one run."""
+        return functools.partial(self.runners.run_over_hosts, secret_file=self.secret_file)
+
+    def spec(self, settings: Mapping[str, Any]) -> MeshSpec:
+        """The settings of one run."""
+        return MeshSpec(**settings, hosts=self.hosts, relay=self.relay)
+
     def on(self, grid: Grid) -> Grid:
         """Implements `Place.on`."""
         return grid.with_spec(MeshSpec, hosts=self.hosts, relay=self.relay)
@@ -167,7 +185,7 @@ class HostsPlace(Place):
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """Implements `Place.open`."""
-        yield functools.partial(self.runners.run_over_hosts, secret_file=self.secret_file), progress
+        yield self.run_once, progress
 
 
 @final
@@ -224,6 +242,21 @@ class SparkPlace(Place):
             yield opened
 
 
+def processes_of(runners: Runners, settings: dict[str, Any]) -> LocalPlace | HostsPlace:
+    """Hosts if they are named, else two processes; removes `hosts`, `secret_file` and `relay` from `settings`.
+
+    Raises:
+        ConfigError: one of the others was given without hosts.
+    """
+    hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
+    if hosts is not None:
+        return HostsPlace(runners, split_hosts(hosts), secret_file, relay)
+    for flag, is_given in (("--relay", relay), ("--secret-file", secret_file is not None)):
+        if is_given:
+            raise ConfigError(f"{flag} goes with --hosts; name the hosts too")
+    return LocalPlace(runners)
+
+
 def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Place:
     """The place that the flags select; removes them from `settings`.
 
@@ -232,25 +265,25 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
     Raises:
         ConfigError: the flags exclude each other, or Spark was requested and cannot run here.
     """
-    options = {name: settings.pop(name) for name in ("engine", "hosts", "secret_file", "relay", "peers", *_SPARKS)}
+    options = {name: settings.pop(name) for name in ("place", "hosts", "secret_file", "relay", "peers", *_SPARKS)}
     beside_flink = bool(options["peers"])
-    if beside_flink and (options["engine"] not in ("auto", "local") or options["hosts"] is not None):
+    if beside_flink and (options["place"] not in ("auto", "local") or options["hosts"] is not None):
         raise ConfigError("--peer flink is measured beside two processes of this machine; leave the other place out")
-    engine = "local" if beside_flink else options["engine"]
+    where = "local" if beside_flink else options["place"]
     sparks = [flag for flag, default in _SPARKS.items() if options[flag] != default]
     if options["hosts"] is not None:
-        if engine not in ("auto", "hosts"):
-            raise ConfigError(f"--hosts with --engine {engine}: leave one of them out")
-        _refuse(sparks, "--engine spark, not with --hosts")
-        return HostsPlace(runners, split_hosts(options["hosts"]), options["secret_file"], options["relay"])
-    if engine == "hosts" or options["secret_file"] is not None:
-        raise ConfigError("--engine hosts and --secret-file go with --hosts; name the hosts too")
+        if where not in ("auto", "hosts"):
+            raise ConfigError(f"--hosts with --place {where}: leave one of them out")
+        _refuse(sparks, "--place spark, not with --hosts")
+        return processes_of(runners, options)
+    if where == "hosts" or options["secret_file"] is not None:
+        raise ConfigError("--place hosts and --secret-file go with --hosts; name the hosts too")
     wants = [*sparks, *(["relay"] if options["relay"] else [])]
-    if engine == "local":
-        _refuse(wants, "--engine spark, not with two processes of this machine")
+    if where == "local":
+        _refuse(wants, "--place spark, not with two processes of this machine")
         return LocalPlace(runners, beside_flink)
     spark = _spark(runners, options)
-    if engine == "spark":
+    if where == "spark":
         runners.check_spark()
         return spark
     try:
@@ -261,7 +294,7 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
             raise
         LocalPlace(runners).on(Grid.of(settings)).plan()  # settings that are invalid everywhere fail first
         console.print(
-            f"measuring with --engine local, two processes without Spark: {escape(str(error))}", soft_wrap=True
+            f"measuring with --place local, two processes without Spark: {escape(str(error))}", soft_wrap=True
         )
         return LocalPlace(runners)
     return spark

@@ -22,7 +22,7 @@ from ..decision.goal import Goal
 from ..flags import flag, hosts_flags, json_flag, network_flag, record_bytes_flag
 from ..grid import DEFAULT_LATENCY_RATE_PER_S
 from ..labels import warnings_of
-from ..places.hosts.spec import MeshSpec
+from ..places.placements import LocalPlace, processes_of
 from ..report.answers import EVERY_WORKLOAD, Decision, answer_dict, decide
 from ..report.points import Analysis, Line
 from ..runners import Runners
@@ -143,20 +143,18 @@ def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> tuple[l
 
 def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[Measurer, Budget]:
     errors = console.err()
-    mesh, run = runners.over(settings)
+    place = processes_of(runners, settings)
     network, parallelism = settings.pop("network"), settings.pop("parallelism")
     budget_s = settings.pop("budget_s")
     refuse_below(("--parallelism", parallelism, 1))
     settings["acts_as"] = settings["acts_as"] or "netstack"
     settings |= constants_of(settings["acts_as"])
     link, round_trip_s = network or (None, 0.0)
-    if mesh is None:
+    if isinstance(place, LocalPlace):
         settings["channels"] *= parallelism  # of one gate
-        spec = RunSpec(**settings, round_trip_s=round_trip_s, link_bytes_per_s=link)
-    else:
-        if network is not None or parallelism > 1:
-            raise ConfigError("--network and --parallelism with --hosts: these have them; write HOST:PORT=PARALLELISM")
-        spec = MeshSpec(**settings, **mesh)
+        settings |= {"round_trip_s": round_trip_s, "link_bytes_per_s": link}
+    elif network is not None or parallelism > 1:
+        raise ConfigError("--network and --parallelism with --hosts: these have them; write HOST:PORT=PARALLELISM")
     if round_trip_s:
         errors.print("this machine imitates the line; its round trip may be up to 2 ms longer than requested")
     budget = Budget(time.monotonic() + budget_s, time.monotonic)
@@ -165,7 +163,7 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[Measurer, Bud
         left_s = max(0.0, budget.ends_s - time.monotonic())
         errors.print(f"{escape(text)} ({console.clock(left_s)} left)", soft_wrap=True)
 
-    return Measurer(run, spec, LADDER_S[-1], print_step), budget
+    return Measurer(place.run_once, place.spec(settings), LADDER_S[-1], print_step), budget
 
 
 def _document(answer: Answer, words: str, spec: RunSpec, warnings: Sequence[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from netstack_bench.runners import Runners
 from netstack_bench.spec import RunSpec
 
 DEFAULTS: dict[str, Any] = {
-    "engine": "auto",
+    "place": "auto",
     "hosts": None,
     "secret_file": None,
     "relay": False,
@@ -61,7 +61,7 @@ def test_flink_is_measured_beside_two_processes_and_nowhere_else() -> None:
     assert isinstance(place, LocalPlace)
     assert place.beside_flink
     with pytest.raises(ConfigError, match="--peer flink is measured beside two processes"):
-        choose(WithSpark(), peers=("flink",), engine="spark")
+        choose(WithSpark(), peers=("flink",), place="spark")
 
 
 def test_auto_is_sparks_local_mode() -> None:
@@ -77,14 +77,14 @@ def test_auto_is_sparks_local_mode() -> None:
 def test_two_processes_step_in_where_spark_cannot_run_and_it_is_said() -> None:
     place, said = choose(WithoutSpark())
     assert isinstance(place, LocalPlace)
-    assert said == "measuring with --engine local, two processes without Spark: there is no Java\n"
+    assert said == "measuring with --place local, two processes without Spark: there is no Java\n"
     assert place.start_s == 0
 
 
 def test_two_processes_step_in_for_what_nodes_cannot_do() -> None:
     place, said = choose(WithSpark(), transport="unix")
     assert isinstance(place, LocalPlace)
-    assert "--transport unix with --engine spark" in said
+    assert "--transport unix with --place spark" in said
     place, said = choose(WithSpark(), round_trips_s=(0.0, 0.01))
     assert isinstance(place, LocalPlace)
     assert "--round-trip" in said
@@ -112,30 +112,30 @@ def test_nothing_steps_in_for_what_only_spark_does(flags: dict[str, Any]) -> Non
     with pytest.raises(ConfigError, match="there is no Java"):
         choose(WithoutSpark(), **flags)
     (name,) = flags
-    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} goes with --engine spark"):
-        choose(WithSpark(), engine="local", **flags)
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} goes with --place spark"):
+        choose(WithSpark(), place="local", **flags)
     if name != "relay":  # which daemons do too
-        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} goes with --engine spark, not with --hosts"):
+        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} goes with --place spark, not with --hosts"):
             choose(WithSpark(), hosts="10.0.0.1:6121", **flags)
 
 
 def test_spark_is_not_replaced_when_it_was_asked_for() -> None:
     with pytest.raises(ConfigError, match="there is no Java"):
-        choose(WithoutSpark(), engine="spark")
-    place, _ = choose(WithSpark(), engine="spark", transport="unix")
-    with pytest.raises(ConfigError, match="--transport unix with --engine spark"):
+        choose(WithoutSpark(), place="spark")
+    place, _ = choose(WithSpark(), place="spark", transport="unix")
+    with pytest.raises(ConfigError, match="--transport unix with --place spark"):
         place.on(Grid.of({"transport": "unix"})).plan()
 
 
 def test_two_processes_need_no_spark() -> None:
-    place, said = choose(WithoutSpark(), engine="local")
+    place, said = choose(WithoutSpark(), place="local")
     assert isinstance(place, LocalPlace)
     assert said == ""
 
 
 def test_hosts_are_daemons() -> None:
-    for engine in ("auto", "hosts"):
-        place, _ = choose(WithoutSpark(), engine=engine, hosts="10.0.0.1:6121,10.0.0.2:6121", relay=True)
+    for where in ("auto", "hosts"):
+        place, _ = choose(WithoutSpark(), place=where, hosts="10.0.0.1:6121,10.0.0.2:6121", relay=True)
         assert isinstance(place, HostsPlace)
         (run, *_) = place.on(Grid()).plan()
         assert isinstance(run.spec, MeshSpec)
@@ -145,10 +145,10 @@ def test_hosts_are_daemons() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ({"engine": "hosts"}, "name the hosts too"),
+        ({"place": "hosts"}, "name the hosts too"),
         ({"secret_file": Path("s")}, "name the hosts too"),
-        ({"engine": "spark", "hosts": "10.0.0.1:6121"}, "--hosts with --engine spark"),
-        ({"engine": "local", "hosts": "10.0.0.1:6121"}, "--hosts with --engine local"),
+        ({"place": "spark", "hosts": "10.0.0.1:6121"}, "--hosts with --place spark"),
+        ({"place": "local", "hosts": "10.0.0.1:6121"}, "--hosts with --place local"),
         ({"master": "local"}, r"give local\[N\]"),
         ({"master": "local[2]", "nodes": 5}, r"--master local\[5\]"),
     ],
@@ -162,7 +162,7 @@ def test_announced_times_are_those_of_each_engine() -> None:
     (local, *_), (spark, *_), (hosts, *_) = (
         place.on(Grid()).plan()
         for place in (
-            choose(WithSpark(), engine="local")[0],
+            choose(WithSpark(), place="local")[0],
             choose(WithSpark())[0],
             choose(WithSpark(), hosts="10.0.0.1:6121")[0],
         )
@@ -180,5 +180,5 @@ def test_a_sweep_over_rows_tells_how_large_they_were(tmp_path: Path) -> None:
     spec = RunSpec(input_path=str(tmp_path / "clicks.csv"))
     with place.open(spec, None, None, None) as (once, _):
         assert once(spec)["settings"]["record_bytes"] == 6
-    with pytest.raises(ConfigError, match="there is no such file here; a table or a URL goes with --engine spark"):
+    with pytest.raises(ConfigError, match="there is no such file here; a table or a URL goes with --place spark"):
         place.on(with_rows(Grid(), "clicks", None))

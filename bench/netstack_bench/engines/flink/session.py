@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from netstack.base.scratch import scratch_folder
 
-from ...places.local.pair import Progress
+from ...places.local.pair import RunState
 from ...places.local.processes import MeasurementFailed
 from ...spec import DEFAULT_SECONDS, RunSpec
 from .document import document_of
@@ -90,7 +90,7 @@ class FlinkSession:
         self._words.close()
         self._scratch.close()
 
-    def run_once(self, spec: RunSpec, on_progress: Callable[[Progress], None] | None = None) -> dict[str, Any]:
+    def run_once(self, spec: RunSpec, on_progress: Callable[[RunState], None] | None = None) -> dict[str, Any]:
         """Runs one cell.
 
         Raises:
@@ -122,11 +122,11 @@ class FlinkSession:
         answer = self._ask(line, _SETUP_S, None)
         return answer["counts"], answer["seconds"]
 
-    def _ask_cell(self, spec: FlinkSpec, on_progress: Callable[[Progress], None] | None) -> dict[str, Any]:
+    def _ask_cell(self, spec: FlinkSpec, on_progress: Callable[[RunState], None] | None) -> dict[str, Any]:
         def report(elapsed_s: float) -> None:
             if on_progress is not None:
                 part = min(1.0, elapsed_s / (spec.START_S + spec.seconds)) if spec.seconds else None
-                on_progress(Progress("flink", "running", 0, elapsed_s, part))
+                on_progress(RunState("flink", "running", 0, elapsed_s, part))
 
         return self._ask(spec.line(), _SETUP_S + 3 * (spec.seconds or 60), report)
 

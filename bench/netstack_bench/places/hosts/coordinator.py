@@ -34,7 +34,7 @@ from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
 
 from ...spec import DEFAULT_SECONDS
-from ..local.pair import OnProgress, Progress
+from ..local.pair import OnProgress, RunState
 from ..local.processes import MeasurementFailed
 from .clocks import HostClock, Reading, read_clock, translate
 from .cluster import Mesh, open_mesh
@@ -323,4 +323,4 @@ class _Conversation:
             fraction = min(1.0, records / (self._spec.records * self._spec.sources))
         elif self._spec.seconds is not None:
             fraction = min(1.0, elapsed_s / self._spec.seconds)
-        self._on_progress(Progress("netstack", self._phase, records, elapsed_s, fraction))
+        self._on_progress(RunState("netstack", self._phase, records, elapsed_s, fraction))

@@ -22,8 +22,8 @@ LEAD_NS: Final = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a measurement.
+class RunState:
+    """Where a measurement is.
 
     `phase` is `starting`, `running` or `draining` (the producer is done); `fraction` (0 to 1) is None if unknown.
     """
@@ -35,7 +35,7 @@ class Progress:
     fraction: float | None
 
 
-OnProgress: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[RunState], None]
 Summary: TypeAlias = dict[str, Any]
 
 
@@ -98,7 +98,7 @@ def lead(
         if on_progress is not None:
             elapsed_s = max(0.0, (time.monotonic_ns() - began_ns) / 1e9) if began_ns else 0.0
             phase = "draining" if "producer" in done else "running" if began_ns else "starting"
-            on_progress(Progress(workers.engine, phase, records, elapsed_s, fraction(records, elapsed_s)))
+            on_progress(RunState(workers.engine, phase, records, elapsed_s, fraction(records, elapsed_s)))
     return Summaries(done["producer"], done["consumer"], tuple(workers.last_words()), began_ns)
 
 

@@ -27,7 +27,7 @@ from ...spec import DEFAULT_SECONDS, RunSpec
 from ...stopping import kept_at_interrupt
 from ...store import flatten
 from ...sweep import median_result
-from .pair import OnProgress as OnProgress, Progress as Progress, Summaries, lead
+from .pair import OnProgress as OnProgress, RunState as RunState, Summaries, lead
 from .processes import PhaseLimits, Workers
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from netstack.spark.session import open_session
 from netstack.spark.settings import SparkSettings
 
 from ...inputs import Rows
+from ...runners import RunOnce
 from ...spec import RunSpec
 from ...store import Store, read_sweep
-from ...sweep import Bar, Progress, RunOnce
+from ...sweep import Bar, Progress
 from .engine import SparkEngine, failure_of
 from .sweep import Recorder
 from .tables import check_tables, table_url, write_tables

@@ -42,7 +42,7 @@ class SparkSpec(RunSpec):
         try:
             self.as_mesh()
         except ConfigError as error:
-            raise ConfigError(str(error).replace("with --hosts", "with --engine spark")) from None
+            raise ConfigError(str(error).replace("with --hosts", "with --place spark")) from None
 
     def subtasks(self) -> tuple[tuple[int, int], ...]:
         """Returns (sources, sinks) of each node, by rank."""

@@ -33,7 +33,7 @@ from netstack.spark.ship import ship
 
 from ...grid import Grid, PlannedRun, with_rows
 from ...store import Row, Store, StoreError, append_whole
-from ...sweep import Progress, run_sweep as run_grid, succeeded
+from ...sweep import Progress, make_runs, succeeded
 from .engine import SparkEngine
 from .frames import node_frame, with_sweep
 from .spec import SparkSpec
@@ -97,7 +97,7 @@ def run_sweep(
             workload = ship_frame(spark, data, grid.plan()[0].spec)
             check_same(store, workload)
         engine = SparkEngine(spark, where, on_nodes=recorder.add, workload=workload)
-        result = run_grid(grid, store, engine, command=_COMMAND, progress=recorder)
+        result = make_runs(grid, store, engine, command=_COMMAND, progress=recorder)
         if result.interrupted:
             raise KeyboardInterrupt
         failures = {str(row["error"]): None for row in result.rows if not succeeded(row)}

@@ -25,7 +25,7 @@ from netstack_bench.places.hosts.cluster import open_mesh
 from netstack_bench.places.hosts.coordinator import MeshDeadlines, measure_mesh
 from netstack_bench.places.hosts.result import document_of
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.places.local.pair import OnProgress, Progress
+from netstack_bench.places.local.pair import OnProgress, RunState
 from netstack_bench.places.local.processes import MeasurementFailed
 
 FAST = MeshDeadlines(setup_s=10, stalled_s=5, overall_s=10)
@@ -184,7 +184,7 @@ def test_latency_is_one_way_with_its_uncertainty_or_a_round_trip() -> None:
 @pytest.mark.slow
 def test_a_timed_run_has_a_window_a_timeline_and_progress() -> None:
     async def work(hosts: Hosts) -> None:
-        heard: list[Progress] = []
+        heard: list[RunState] = []
         spec = hosts.spec(seconds=0.7, emit="batch", warmup_s=0.1)
         document = await hosts.measure(spec, heard.append)
         assert document["delivered"], document["warnings"]
@@ -289,7 +289,7 @@ async def test_a_daemon_that_vanishes_is_named() -> None:
         await listening.wait()
         hosts.addresses.append(places[0])
 
-        def kill_it(progress: Progress) -> None:
+        def kill_it(progress: RunState) -> None:
             if progress.records:
                 doomed.cancel()
 
@@ -316,7 +316,7 @@ def test_cancelling_releases_everything() -> None:
 @pytest.mark.slow
 def test_interrupting_releases_everything() -> None:
     async def work(hosts: Hosts) -> None:
-        def interrupt(heard: Progress) -> None:
+        def interrupt(heard: RunState) -> None:
             if heard.records:
                 raise KeyboardInterrupt
 

@@ -114,7 +114,7 @@ def test_a_host_that_is_not_there_is_named() -> None:
         (["run", "--hosts", "a:1", "--secret-file", __file__], "secret file"),
         (["sweep", "--hosts", "a:1", "--round-trip", "0,5ms"], "--round-trip and --link-rate with --hosts"),
         (["sweep", "--hosts", "a:1", "--network", "1Gbit:5ms"], "--network, --round-trip and --link-rate with --hosts"),
-        (["sweep", "--engine", "local", "--relay"], "--relay"),
+        (["sweep", "--place", "local", "--relay"], "--relay"),
     ],
 )
 def test_bad_usage_is_one_sentence(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

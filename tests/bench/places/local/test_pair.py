@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack_bench.places.local.pair import Progress, Summaries, run_pair
+from netstack_bench.places.local.pair import RunState, Summaries, run_pair
 from netstack_bench.places.local.processes import MeasurementFailed, PhaseLimits
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, instead: str = "pass", **
 
 
 def test_both_sides_meet_as_often_as_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Progress] = []
+    seen: list[RunState] = []
     found = run(tmp_path, monkeypatch, on_progress=seen.append)
     assert found.consumer["address"] == "here"
     assert found.consumer["told"] == found.producer["twice"] == 42
@@ -85,7 +85,7 @@ def test_a_side_that_fails_is_quoted(
 
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: RunState) -> None:
         if progress.phase == "running":
             raise KeyboardInterrupt
 

@@ -12,7 +12,7 @@ import pytest
 
 from netstack.base.errors import ConfigError
 from netstack_bench.inputs import InputError
-from netstack_bench.places.local.pair import Progress
+from netstack_bench.places.local.pair import RunState
 from netstack_bench.places.local.processes import MeasurementFailed, PhaseLimits, Workers
 from netstack_bench.places.local.runner import run_once
 from netstack_bench.spec import RunSpec
@@ -157,7 +157,7 @@ def test_what_never_arrived_is_told_not_raised(engine: BrokenEngine) -> None:
 
 
 def test_ctrl_c_ends_both_workers(engine: BrokenEngine) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: RunState) -> None:
         if progress.phase != "starting":
             raise KeyboardInterrupt
 

@@ -17,7 +17,7 @@ from netstack_bench.endpoints import address_of, config_of
 from netstack_bench.generator import MissingExtra
 from netstack_bench.host import congestion_control
 from netstack_bench.places.local.runner import (
-    Progress,
+    RunState,
     _steps_per_s,
     ratios,
     run_once,
@@ -61,7 +61,7 @@ def checked(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_the_bare_loop() -> None:
-    seen: list[Progress] = []
+    seen: list[RunState] = []
     row = checked(run_once(RunSpec(records=10_000_000), engine="raw", on_progress=seen.append))
     assert row["records"] == 10_000_000
     assert row["wire_mb_per_s"] > row["payload_mb_per_s"] > 0
@@ -147,7 +147,7 @@ def test_an_engine_and_its_peer_in_turn() -> None:
     pytest.importorskip("zmq")
     order: list[str] = []
 
-    def note(progress: Progress) -> None:
+    def note(progress: RunState) -> None:
         if not order or order[-1] != progress.engine:
             order.append(progress.engine)
 

@@ -1,4 +1,4 @@
-"""`netstack-bench sweep --engine spark` as people run it: on a terminal, stopped, killed.
+"""`netstack-bench sweep --place spark` as people run it: on a terminal, stopped, killed.
 
 Each test starts the command, and so a JVM; what it started is found by an environment variable. What needs only a
 session is in `test_engine`.
@@ -33,7 +33,7 @@ def words(output: Path, *more: str) -> list[str]:
         "-m",
         "netstack_bench",
         "sweep",
-        "--engine",
+        "--place",
         "spark",
         *POINT,
         "--output",

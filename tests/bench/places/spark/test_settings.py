@@ -82,7 +82,7 @@ def test_the_settings_of_a_run_name_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"transport": "unix"}, "--transport unix with --engine spark"),
+        ({"transport": "unix"}, "--transport unix with --place spark"),
         ({"round_trip_s": 0.01}, "--round-trip"),
         ({"nodes": 0}, "--nodes 0"),
         ({"sinks_per_node": 0}, "--parallelism 0"),
