@@ -99,6 +99,8 @@ def job_lines(job: Document) -> list[RenderableType]:
         uids = [f"{name} is {uid!r}" for each in job["vertices"] for name, uid in each.get("uids", {}).items()]
         if uids:
             lines.append(Text(f"uids in checkpoints: {', '.join(uids)}"))
+    for pending in job["checkpoints_in_progress"]:
+        lines.append(Text(pending["text"], style="yellow"))
     lines += failure_lines(job["failures"], job["failures_left_out"])
     if job["last_checkpoint"]:
         last = job["last_checkpoint"]
@@ -173,10 +175,17 @@ def kept_lines(vertices: Iterable[Document]) -> list[str]:
 
 
 def latency_lines(vertices: Iterable[Document]) -> list[str]:
-    """The latency of records from sources and from upstream vertices to each vertex."""
+    """The latency of records from sources and from upstream vertices to each vertex; `>=` marks lower bounds."""
+
+    def text(row: Document, name: str) -> str:
+        return f"{'>= ' if name in row['at_least'] else ''}{format_latency(row[name])}"
+
+    def markers(row: Document) -> str:
+        return counted(row["count"], "marker") + (f" and {row['waiting']:,} in queues" if row["waiting"] else "")
+
     return [
-        f"latency from {each['from']} to {vertex['name']}: p50 {format_latency(each['p50_us'])}, p99"
-        f" {format_latency(each['p99_us'])}, max {format_latency(each['max_us'])} of {each['count']} markers"
+        f"latency from {each['from']} to {vertex['name']}: p50 {text(each, 'p50_us')}, p99 {text(each, 'p99_us')}, max"
+        f" {text(each, 'max_us')} of {markers(each)}"
         for vertex in vertices
         for each in vertex.get("latencies", ())
     ]

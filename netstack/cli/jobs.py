@@ -17,6 +17,7 @@ import trio
 from ..base.errors import NetstackError
 from ..base.text.safe_text import printable_lines
 from ..cluster.jobmanager.client import PATIENCE_S, Document, JobClient, JobResult, wait_for_job
+from ..network.waiting.threads import background_tasks
 from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import checked_savepoint, job_parameters, load_stream_graph, parameters_of, savepoint_flags
 from .job_output import job_lines, jobs_table, news_lines, not_restored_line, print_all, print_results, result_document
@@ -78,12 +79,36 @@ def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None
 
     netstack never removes a savepoint.
     """
-    document = call(jobmanager, secret_file, lambda client: client.savepoint(job_id, stop=stop))
+
+    async def request(client: JobClient) -> Document:
+        async with background_tasks() as nursery:
+            nursery.start_soon(tell_progress, client, job_id)
+            return await client.savepoint(job_id, stop=stop)
+
+    document = call(jobmanager, secret_file, request)
     if as_json:
         print_document(document)
     else:
         click.echo(document["path"])
     return 0
+
+
+async def tell_progress(client: JobClient, job_id: str) -> None:
+    """Prints the checkpoints in progress on standard error while a savepoint takes long."""
+    before = None
+    while True:
+        await trio.sleep(_WAITS_INTERVAL_S)
+        try:
+            job = await client.job(job_id)
+        except (NetstackError, OSError):  # the savepoint reports it
+            return
+        pending = job["checkpoints_in_progress"]
+        state = [{**each, "age_s": 0, "text": ""} for each in pending]
+        if state != before:
+            began = any(each["is_savepoint"] for each in pending)
+            for each in pending:
+                click.echo(printable_lines(("" if began else "the savepoint begins after ") + each["text"]), err=True)
+            before = state
 
 
 @click.command(short_help="Submit a job to a JobManager.")

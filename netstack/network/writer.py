@@ -223,6 +223,10 @@ class RecordWriter(Generic[T]):
         """Sends an event to one consumer, in order with the records; not for partitions in files."""
         self._core.mark(subpartition, event)
 
+    def queued_events(self) -> list[tuple[bytes, int]]:
+        """The events that no consumer has taken, each with the bytes of data in front of it; O(queues)."""
+        return self._core.queued_events()
+
     async def flush(self) -> None:
         """Makes everything written available to the consumers now, regardless of the buffer timeout. A checkpoint."""
         self._core.flush()

@@ -1,7 +1,7 @@
 """The progress that TaskManagers report about a job's vertices: what is kept of a report, and what counts.
 
 Takes: `JobProgress.vertices` of each TaskManager, untrusted; the places of the job's tasks. Gives: sums of records and
-the latencies of each vertex.
+the latencies and queued events of each vertex.
 
 Rules: of a report only the known numbers of the job's own vertices are kept. A report counts for the vertices of which
 a task was last deployed to that TaskManager.
@@ -9,14 +9,18 @@ a task was last deployed to that TaskManager.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from ...schedule.checkpoint.instructions import Subtask
+from ...schedule.graph.job_graph import JobGraph
 from ...schedule.topology.execution_graph import ExecutionGraph
 from ..task.latency import MERGED, merged_rows
+from ..task.queued import NO_BARRIER, Queued, merged_queued, output_place
 
 ProgressByVertex = dict[int, dict[str, Any]]
-"""By job vertex: `records_in`, `records_out` and, as in `TaskLatencies.rows`, `latencies`."""
+"""By job vertex: `records_in`, `records_out`, `latencies` (`TaskLatencies.rows`) and `queued` (`merged_queued`)."""
 
 _NUMBERS: Final = ("records_in", "records_out")
 
@@ -39,7 +43,23 @@ def checked_progress(report: Mapping[Any, Any], topology: ExecutionGraph) -> Pro
             progress[number]["latencies"] = merged_rows(
                 [{name: latencies[name][: 2 * MERGED]} for name in names if type(latencies.get(name)) is list]
             )
+        if type(queued := row.get("queued")) is dict:
+            progress[number]["queued"] = _checked_queued(queued, topology, number)
     return progress
+
+
+def _checked_queued(queued: Mapping[Any, Any], topology: ExecutionGraph, vertex: int) -> Queued:
+    job = topology.job
+    least, most = output_place(len(job.outputs_of(vertex)) - 1), len(job.inputs_of(vertex))
+    rows = merged_queued([queued])
+    return {
+        "markers": [
+            row
+            for row in rows["markers"]
+            if least <= row[0] < most and 0 <= row[1] < len(job.vertices) and row[2] >= 0 and row[3] >= 0
+        ],
+        "barriers": [row for row in rows["barriers"] if least <= row[0] < most and row[1] >= 0 and row[2] >= 0],
+    }
 
 
 def summed_progress(
@@ -71,3 +91,48 @@ def merged_latencies(
             if "latencies" in row and (taskmanager, vertex) in placed:
                 parts.setdefault(vertex, []).append(row["latencies"])
     return {vertex: merged_rows(each) for vertex, each in parts.items()}
+
+
+def queued_by_vertex(
+    progress: Mapping[str, ProgressByVertex], placed: Collection[tuple[str, int]]
+) -> dict[int, Queued]:
+    """Merges the queued events of each vertex over all TaskManagers; arguments as of `summed_progress`."""
+    parts: dict[int, list[Queued]] = {}
+    for taskmanager, vertices in progress.items():
+        for vertex, row in vertices.items():
+            if "queued" in row and (taskmanager, vertex) in placed:
+                parts.setdefault(vertex, []).append(row["queued"])
+    return {vertex: merged_queued(each) for vertex, each in parts.items()}
+
+
+def edges_at(job: JobGraph, vertex: int, place: int) -> list[tuple[int, int]]:
+    """The consumer and input number of the edges at a place of a vertex (`queued`)."""
+    if place >= 0:
+        return [(vertex, place)]
+    dataset = job.outputs_of(vertex)[output_place(place)]
+    return [(edge.consumer, job.inputs_of(edge.consumer).index(edge)) for edge in job.consumers_of(dataset)]
+
+
+def data_ahead(job: JobGraph, queued: Mapping[int, Queued], checkpoint_id: int, waiting: Collection[Subtask]) -> int:
+    """The bytes of data in front of the barriers of a checkpoint, in the queues towards subtasks.
+
+    A channel without a queued barrier counts if none of its vertex's subtasks has passed the barriers.
+
+    Args:
+        job: the job.
+        queued: the queued barriers of each vertex.
+        checkpoint_id: the checkpoint.
+        waiting: the subtasks that have not acknowledged it.
+    """
+    counts = Counter(task for task, _ in waiting)
+    ahead_bytes = 0
+    for vertex, rows in queued.items():
+        for place, barrier, size in rows["barriers"]:
+            for consumer, _ in edges_at(job, vertex, place):
+                count = counts[job.vertices[consumer].name]
+                is_ahead = barrier == checkpoint_id or (
+                    barrier == NO_BARRIER and count == job.vertices[consumer].parallelism
+                )
+                if count and is_ahead:
+                    ahead_bytes += size
+    return ahead_bytes

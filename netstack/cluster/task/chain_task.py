@@ -53,10 +53,11 @@ from .error_place import code_rows, with_operator
 from .gates import TaskGates, keyed_operators, selector_of
 from .input import TaskInput
 from .keyed_state import plain_copy
-from .latency import TaskLatencies
+from .latency import TaskLatencies, marker_ages_us
 from .mailbox import Mailbox
 from .operators import BoundOperator
 from .output import TaskOutput
+from .queued import QueuedEvents
 from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled, open_operator
 from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
 
@@ -304,6 +305,15 @@ class ChainTask:
             backpressured_s,
             self._latencies.rows(),
         )
+
+    def queued(self) -> QueuedEvents:
+        """Implements `RunnableTask.queued`."""
+        queued = QueuedEvents(marker_ages_us)
+        if self._checkpoints is not None:
+            self._output.count_queued(queued)
+            if self._input is not None:
+                self._input.count_queued(queued)
+        return queued
 
     def barrier_statistics(self) -> BarrierStatistics | None:
         """Implements `RunnableTask.barrier_statistics`."""

@@ -43,8 +43,8 @@ from ...schedule.checkpoint.snapshot import ChannelBytes
 from ...schedule.descriptors.information import EdgeId, InputInformation, in_flight_format
 from ...schedule.descriptors.shuffle import partition_place
 from .fused import Records
-from .latency import MARKER
 from .mailbox import Mailbox
+from .queued import MARKER, QueuedEvents
 
 GATHERED_BYTES: Final = 256 * 1024
 """Size of the buffers that are joined into one array, which spreads their fixed costs. It fits into a core's cache."""
@@ -248,6 +248,16 @@ class TaskInput:
             if deserializer is not None:
                 deserializer.clear()
         self._gate.abandon()
+
+    def count_queued(self, queued: QueuedEvents) -> None:
+        """Adds the markers and barriers that were received and not processed; O(channels and their queues)."""
+        channels = (channel for gate in self._gates for channel in gate.channels)
+        for index, channel in zip(self._input_of, channels, strict=True):
+            events, data_bytes = channel.queued_events()
+            if not queued.add(index, events):
+                queued.add_data(index, data_bytes)
+        if self._next is not None and self._next.data_type is not _DATA:
+            queued.add(self._input_of[self._next.channel_index], [(bytes(self._next.memory), 0)])
 
     def statistics(self) -> BarrierStatistics:
         """The statistics of barrier alignment."""

@@ -192,6 +192,9 @@ class InvokableTask:
         """Returns nothing: the code of invokables is not reported."""
         return []
 
+    def queued(self) -> None:
+        """Returns nothing: its channels have neither markers nor barriers."""
+
     def barrier_statistics(self) -> None:
         """Returns None: invokables take no checkpoints."""
 

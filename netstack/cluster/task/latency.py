@@ -8,6 +8,8 @@ Rules:
   goes to one consumer of each partition, in turn, so the cost does not depend on the number of records or channels.
 - A marker is sent when a record written at its place would be sent (`OpenBuffers.mark`), and measured when all records
   before it were processed. So the latency includes back-pressure, the buffer timeout and the network.
+- A marker that still waits in a queue counts with its age, which is a lower bound of its latency (`queued`): the
+  latencies of measured markers are those before the queues grew.
 - Times are exact within a host, whose processes share a monotonic clock. Between hosts they are as accurate as the
   clocks of the hosts agreed when the processes started: setting a clock later changes nothing.
 """
@@ -19,14 +21,12 @@ import random
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
 from ...base.events import UserEvent, encode_event
 from ...base.timing.steady_clock import CLOCK_ID, OFFSET_NS
-
-MARKER: Final = "latency"
-"""The name of the marker event."""
+from .queued import MARKER
 
 HISTORY: Final = 128
 """Latencies stored per input and per source, as in Flink (`metrics.latency.history-size`)."""
@@ -91,8 +91,7 @@ class TaskLatencies:
         Raises:
             struct.error: the payload is no marker.
         """
-        source, *times = _TIMES.unpack(payload)
-        began, sent = (times[0], times[1], times[2]), (times[3], times[4], times[5])
+        source, began, sent = _unpacked(payload)
         now = _now()
         for histogram, key, then in ((self._edges, index, sent), (self._sources, source, began)):
             histogram.setdefault(key, deque(maxlen=HISTORY)).append(_elapsed_ns(then, now) // 1000)
@@ -108,6 +107,22 @@ class TaskLatencies:
 
     def _forward(self, source: int, began: _Time, now: _Time) -> None:
         self._send(encode_event(UserEvent(MARKER, _TIMES.pack(source, *began, *now))))
+
+
+def marker_ages_us(payload: bytes) -> tuple[int, int, int]:
+    """Returns the source's vertex, and the time since a marker was forwarded and since it was emitted.
+
+    Raises:
+        struct.error: the payload is no marker.
+    """
+    source, began, sent = _unpacked(payload)
+    now = _now()
+    return source, _elapsed_ns(sent, now) // 1000, _elapsed_ns(began, now) // 1000
+
+
+def _unpacked(payload: bytes) -> tuple[int, _Time, _Time]:
+    source, *times = _TIMES.unpack(payload)
+    return source, (times[0], times[1], times[2]), (times[3], times[4], times[5])
 
 
 def _now() -> _Time:
@@ -136,8 +151,26 @@ def merged_rows(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
     return merged
 
 
-def summary_us(values: list[int]) -> dict[str, int]:
-    """The exact `count`, `p50_us`, `p99_us` and `max_us` of at least one latency in microseconds."""
-    ordered = sorted(values)
-    p50, p99 = (ordered[math.ceil(part * len(ordered)) - 1] for part in (0.5, 0.99))
-    return {"count": len(ordered), "p50_us": p50, "p99_us": p99, "max_us": ordered[-1]}
+_QUANTILES: Final = {"p50_us": 0.5, "p99_us": 0.99, "max_us": 1.0}
+
+
+def summary_us(values: Sequence[int], waiting: Sequence[int] = ()) -> dict[str, Any]:
+    """The quantiles of at least one latency in microseconds.
+
+    Args:
+        values: measured latencies.
+        waiting: the present ages of markers in queues: lower bounds of their latencies.
+
+    Returns:
+        `count` measured and `waiting` markers; `p50_us`, `p99_us` and `max_us`; `at_least`: the names of those that are
+        lower bounds, because later measurements of waiting markers can raise them. The others are exact.
+    """
+    ordered = sorted((*values, *waiting))
+    latest = sorted((*values, *[math.inf] * len(waiting)))  # as if the waiting markers never arrived
+    ranks = {name: math.ceil(part * len(ordered)) - 1 for name, part in _QUANTILES.items()}
+    return {
+        "count": len(values),
+        "waiting": len(waiting),
+        **{name: ordered[rank] for name, rank in ranks.items()},
+        "at_least": [name for name, rank in ranks.items() if latest[rank] != ordered[rank]],
+    }

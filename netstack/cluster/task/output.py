@@ -30,6 +30,7 @@ from ...schedule.descriptors.information import OutputInformation
 from .fused import Records, Target
 from .mailbox import Mailbox
 from .permanent import operator_failed
+from .queued import QueuedEvents, output_place
 
 STAGED_SHARE: Final = 8
 """A task stages up to an eighth of a buffer: that rarely needs more than one overdraft buffer, and spreads the fixed
@@ -205,6 +206,11 @@ class TaskOutput:
             for writer in self._writers:
                 writer.mark(self._turn % len(writer._partition.subpartitions), event)
             self._turn += 1
+
+    def count_queued(self, queued: QueuedEvents) -> None:
+        """Adds the markers and barriers that no consumer has taken; O(subpartitions and their queues)."""
+        for index, writer in enumerate(self._writers):
+            queued.add(output_place(index), writer.queued_events())
 
     @property
     def barriers_missing(self) -> int:

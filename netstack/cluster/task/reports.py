@@ -13,6 +13,7 @@ from ...schedule.checkpoint.barrier import BarrierStatistics
 from ...schedule.checkpoint.snapshot import TaskFile
 from ...schedule.descriptors.shuffle import ShuffleDescriptors
 from ..control.codec import Plain
+from .queued import QueuedEvents
 
 
 class TaskReports(Protocol):
@@ -155,6 +156,9 @@ class RunnableTask(Protocol):
 
     def statistics(self) -> TaskStatistics:
         """The statistics of the task."""
+
+    def queued(self) -> QueuedEvents | None:
+        """The latency markers and barriers in its queues; None if it has none."""
 
     def barrier_statistics(self) -> BarrierStatistics | None:
         """The statistics of barrier alignment; None for a task without gates."""

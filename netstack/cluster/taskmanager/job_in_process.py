@@ -45,6 +45,7 @@ from ..control.messages import (
 from ..control.reports import JobOpened, JobProgress
 from ..task.commits import AT_THE_END
 from ..task.latency import merged_rows
+from ..task.queued import merged_queued
 from ..task.reports import RunnableTask, TaskReports
 from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode
@@ -420,6 +421,7 @@ class JobInProcess:
             vertices: Plain = {}
             self._counted.clear()
             rows: dict[str, list[Mapping[str, Any]]] = {}
+            queues: dict[str, list[Plain]] = {}
             for attempt in self.tasks.values():
                 statistics = attempt.statistics()
                 if statistics is not None:
@@ -430,8 +432,12 @@ class JobInProcess:
                     self._counted[attempt.attempt] = statistics.records_in, statistics.records_out
                     if statistics.latencies:
                         rows.setdefault(str(attempt.attempt[0]), []).append(statistics.latencies)
+                    if queued := attempt.queued():
+                        queues.setdefault(str(attempt.attempt[0]), []).append(queued.plain())
             for vertex, parts in rows.items():
                 vertices[vertex]["latencies"] = merged_rows(parts)
+            for vertex, queues_of in queues.items():
+                vertices[vertex]["queued"] = merged_queued(queues_of)
             if vertices != self._progress:
                 self._progress = vertices
                 self.send(JobProgress(self.job_id, vertices))

@@ -39,6 +39,7 @@ from ..control.messages import (
 )
 from ..control.reports import FetchBlob, JobOpened, JobProgress, PartitionSealed, SlotBlocked, SlotEnded, TaskStates
 from ..task.latency import merged_rows
+from ..task.queued import merged_queued
 from .blob_reader import BlobReader, Fetch
 from .datasets import KeptDatasets
 from .environments import Environments
@@ -304,6 +305,8 @@ def _sums(progress: Iterable[Plain]) -> Plain:
             for name, value in numbers.items():
                 if name == "latencies":
                     row[name] = merged_rows([row.get(name, {}), value])
+                elif name == "queued":
+                    row[name] = merged_queued([row.get(name, {}), value])
                 else:
                     row[name] = row.get(name, 0) + value
     return sums

@@ -35,6 +35,7 @@ from ..control.messages import OperatorEvent
 from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
 from ..failure_report import with_place
 from ..task.error_place import sigint_raises
+from ..task.queued import QueuedEvents
 from ..task.reports import RunnableTask, TaskReports, TaskStatistics
 from ..tracebacks import describe
 from .stacks import Frame, coroutine_stack
@@ -205,6 +206,10 @@ class TaskAttempt:
     def statistics(self) -> TaskStatistics | None:
         """Returns the statistics of the task; None before it is created."""
         return None if self.task is None else self.task.statistics()
+
+    def queued(self) -> QueuedEvents | None:
+        """Returns the markers and barriers in its queues; None before it is created."""
+        return None if self.task is None else self.task.queued()
 
     def stack(self) -> list[Frame]:
         """Returns the stack of its code, innermost frame first."""

@@ -157,13 +157,15 @@ def _level(ratio: float) -> str:
 
 
 def checkpoints(job: Mapping[str, Any]) -> Document:
-    """`/jobs/:id/checkpoints`; the history is the newest first."""
-    history = [_checkpoint(each) for each in reversed(job["checkpoints"])]
+    """`/jobs/:id/checkpoints`; the history is the newest first, those in progress before those that have ended."""
+    pending = job["checkpoints_in_progress"]
+    history = [_in_progress(each) for each in reversed(pending)]
+    history += [_checkpoint(each) for each in reversed(job["checkpoints"])]
     completed, failed = job["checkpoints_completed"], job["checkpoints_failed"]
     return {
         "counts": {
-            "total": completed + failed,
-            "in_progress": 0,  # only ended ones are listed
+            "total": completed + failed + len(pending),
+            "in_progress": len(pending),
             "completed": completed,
             "failed": failed,
             "restored": 0 if job.get("restored_from") is None else 1,
@@ -274,6 +276,21 @@ def _vertex(number: int, vertex: Mapping[str, Any]) -> Document:
 
 def _tasks(counts: Mapping[str, int]) -> Document:
     return {"total": sum(counts.values()), **counts}
+
+
+def _in_progress(checkpoint: Mapping[str, Any]) -> Document:
+    return {
+        "id": checkpoint["checkpoint_id"],
+        "status": "IN_PROGRESS",
+        "is_savepoint": checkpoint["is_savepoint"],
+        "end_to_end_duration": milliseconds(checkpoint["age_s"]),
+        "num_subtasks": checkpoint["subtasks"],
+        "num_acknowledged_subtasks": checkpoint["acknowledged"],
+        # Not Flink's, which has them only by task.
+        "waits_for": checkpoint["waits_for"],
+        "ahead_bytes": checkpoint["ahead_bytes"],
+        "text": checkpoint["text"],
+    }
 
 
 def _checkpoint(report: Mapping[str, Any]) -> Document:

@@ -1,7 +1,7 @@
 """The elements of a subpartition's queue: their interface, and the elements that hold events.
 
 Takes: an event's bytes, or a barrier. Gives: its bytes as a `Buffer`, once. The elements that hold records are
-`BufferConsumer` and `LentBuffer`. Two functions report what a whole queue holds.
+`BufferConsumer` and `LentBuffer`. Three functions report what a whole queue holds.
 """
 
 from __future__ import annotations
@@ -136,6 +136,17 @@ def copy_data(queue: Iterable[QueueElement], until: QueueElement | None = None) 
         if element.is_data:
             pieces.append(element.snapshot())
     return b"".join(pieces)
+
+
+def queued_events(queue: Iterable[QueueElement]) -> list[tuple[bytes, int]]:
+    """The events of a queue, each with the bytes of data in front of it; no announcements, which repeat barriers."""
+    events, ahead_bytes = [], 0
+    for element in queue:
+        if element.is_data:
+            ahead_bytes += element.unread_bytes
+        elif element.data_type is not DataType.ANNOUNCEMENT:
+            events.append((element.snapshot(), ahead_bytes))
+    return events
 
 
 def count_readable(queue: Iterable[QueueElement], *, flushed: bool) -> tuple[int, int]:

@@ -325,6 +325,20 @@ class RemoteInputChannel(ChannelBuffers):
         at_producer = 0 if self.is_released else self._backlog
         return polled, len(self._queue) + at_producer
 
+    def queued_events(self) -> tuple[list[tuple[bytes, int]], int]:
+        """The events that its reader has not polled, each with the bytes of data in front of it; O(queue).
+
+        Returns:
+            The events, without announcements, and the bytes of all data in the queue.
+        """
+        events, ahead_bytes = [], 0
+        for buffer in self._queue:
+            if buffer.data_type is _DATA:
+                ahead_bytes += buffer.length
+            elif buffer.data_type is not DataType.ANNOUNCEMENT:
+                events.append((bytes(buffer.memory), ahead_bytes))
+        return events, ahead_bytes
+
     def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
         """Starts to keep the unprocessed data in front of an unaligned barrier.
 

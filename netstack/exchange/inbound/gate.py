@@ -106,6 +106,9 @@ class InputChannel(Protocol):
     def measure(self) -> tuple[int, int]:
         """Returns the bytes of data polled so far, and the filled and unpolled buffers, here or at the producer."""
 
+    def queued_events(self) -> tuple[list[tuple[bytes, int]], int]:
+        """The received and unpolled events, each with the bytes of data in front of it; and the bytes of all data."""
+
     def release(self) -> None:
         """Returns all buffers and cancels the channel at the producer. Idempotent."""
 

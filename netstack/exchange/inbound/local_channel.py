@@ -149,6 +149,10 @@ class LocalInputChannel:
         """Returns the bytes of data polled so far, and the buffers queued at the producer; O(1)."""
         return self._bytes, 0 if self._view is None or self._released else self._view.queued_buffers()
 
+    def queued_events(self) -> tuple[list[tuple[bytes, int]], int]:
+        """Returns nothing: what is queued is in the producer's queue, and counted there."""
+        return [], 0
+
     def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
         """Starts to keep data for a checkpoint: only later data, since the producer keeps its queue."""
         return self._captured().start(checkpoint_id, unconsumed, ())

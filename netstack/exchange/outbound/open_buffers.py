@@ -15,7 +15,7 @@ cost. A record after a pause (`PAUSES`) is sent at once, also within a slice: it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, final
 
 import numpy as np
@@ -361,6 +361,11 @@ class OpenBuffers:
     def has_marks(self) -> bool:
         """Whether an event waits (`mark`)."""
         return bool(self._marks)
+
+    @property
+    def waiting_marks(self) -> Collection[bytes]:
+        """The events that wait for the flush of their slot (`mark`)."""
+        return self._marks.values()
 
     def _follow(self, slot: int) -> None:
         """Queues the waiting event of a slot, if any; the slot's buffer is finished."""

@@ -21,7 +21,7 @@ from typing import Final, final
 from ...base.errors import ErrorCode, LocalProtocolError
 from ...base.events import Alignment, DataType
 from ..buffer.buffer import Allowance, Buffer, Notify
-from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable
+from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable, queued_events
 from .statistics import SubpartitionStatistics
 
 LOCAL_CREDIT: Final = 16
@@ -363,6 +363,10 @@ class ResultSubpartition:
     def queued_buffers(self) -> int:
         """Number of elements in the queue."""
         return len(self._queue)
+
+    def queued_events(self) -> list[tuple[bytes, int]]:
+        """The events that its reader has not taken, each with the bytes of data in front of it; O(queue)."""
+        return queued_events(self._queue) if self._queue else []
 
     @property
     def sent_buffers(self) -> int:

@@ -271,6 +271,18 @@ class PartitionWriter:
             self.settle()
             self.buffers.mark(subpartition, event)
 
+    def queued_events(self) -> list[tuple[bytes, int]]:
+        """The events that no consumer has taken, each with the bytes of data in front of it; O(queues).
+
+        A marker that waits for the flush of its subpartition counts without them. Empty where results are kept.
+        """
+        if self.partition.store is not None:
+            return []
+        events = [(event, 0) for event in self.buffers.waiting_marks]
+        for subpartition in self.partition.subpartitions:
+            events += subpartition.queued_events()
+        return events
+
     def end(self, *, drain: bool) -> None:
         """Queues the end of data and of the partition."""
         self.settle()

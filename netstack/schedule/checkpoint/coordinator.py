@@ -41,7 +41,7 @@ from .instructions import (
     Subtask,
     Trigger,
 )
-from .pending import PendingCheckpoint, checked_tasks, connected_tasks
+from .pending import CheckpointProgress, PendingCheckpoint, checked_tasks, connected_tasks
 from .snapshot import TaskFile
 
 FINAL_PAUSE_S: Final = 1.0
@@ -237,6 +237,24 @@ class CheckpointCoordinator:
                 self._running.add(subtask)
         self.is_paused = False
         return self.tick(now_s)
+
+    def in_progress(self) -> list[CheckpointProgress]:
+        """The checkpoints that were triggered and have not ended, oldest first."""
+        return [
+            CheckpointProgress(
+                pending.checkpoint_id,
+                pending.is_savepoint,
+                pending.triggered_s,
+                len(pending.files),
+                len(self._subtasks),
+                self._in_front(pending),
+            )
+            for pending in self._pending.values()
+        ]
+
+    def _in_front(self, pending: PendingCheckpoint) -> tuple[Subtask, ...]:
+        waiting = {task for task, _ in pending.waiting}
+        return tuple(sorted(each for each in pending.waiting if waiting.isdisjoint(self._tasks[each[0]].inputs)))
 
     @property
     def ended_subtasks(self) -> Collection[Subtask]:

@@ -38,6 +38,26 @@ class PendingCheckpoint:
         return self.is_savepoint and not self.stops
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class CheckpointProgress:
+    """The state of a checkpoint in progress.
+
+    Attributes:
+        acknowledged: number of subtasks that have acknowledged it.
+        subtasks: number of all subtasks.
+        waits_for: sorted subtasks that have not acknowledged it, though all subtasks of their inputs have: the barriers
+            are in front of these. Empty while the manifest is being stored.
+    """
+
+    checkpoint_id: int
+    is_savepoint: bool
+    triggered_s: float
+    acknowledged: int
+    subtasks: int
+    waits_for: tuple[Subtask, ...]
+
+
 def connected_tasks(tasks: Mapping[str, JobTask]) -> dict[str, str]:
     """Maps each task to a representative of its connected component: all tasks linked by edges in any direction."""
     components = {name: {name} for name in tasks}

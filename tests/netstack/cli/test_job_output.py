@@ -20,6 +20,7 @@ def job(**changes: Any) -> dict[str, Any]:
         for number in range(3)
     ]
     latency = {"from": "far", "input": None, "count": 9, "p50_us": 1250, "p99_us": 52100, "max_us": 2_500_000}
+    latency |= {"waiting": 0, "at_least": []}
     vertex = {"name": "source -> map", "latencies": [latency], "records_in": 0, "records_out": 2000}
     vertex["subtasks"] = subtasks
     found = {
@@ -35,6 +36,7 @@ def job(**changes: Any) -> dict[str, Any]:
         "reason": "",
         "waits_for": "",
         "vertices": [vertex],
+        "checkpoints_in_progress": [],
         "last_checkpoint": {"checkpoint_id": 7, "path": "/jobs/chk-00000007"},
         "log": [{"at": 0.0, "what": "job", "text": "created -> running"}],
         "failures": [],
@@ -59,6 +61,15 @@ def test_a_job_in_detail() -> None:
     assert "latency from far to source -> map: p50 1.25 ms, p99 52.1 ms, max 2.5 s of 9 markers" in text
     assert "checkpoint 7: /jobs/chk-00000007" in text
     assert "created -> running" in text
+
+
+def test_lower_bounds_and_checkpoints_in_progress_are_told() -> None:
+    document = job(checkpoints_in_progress=[{"text": "checkpoint 8 in progress for 34 s: ..."}])
+    (latency,) = document["vertices"][0]["latencies"]
+    latency |= {"waiting": 3, "count": 1, "at_least": ["p99_us", "max_us"], "p99_us": 34_000_000, "max_us": 34_000_000}
+    text = shown(*job_lines(document))
+    assert "map: p50 1.25 ms, p99 >= 34 s, max >= 34 s of 1 marker and 3 in queues\n" in text
+    assert "checkpoint 8 in progress for 34 s: ...\n" in text
 
 
 def test_uids_and_what_was_left_behind_are_told() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -30,6 +30,7 @@ from ....schedule.checkpoint.finals import NO_CHECKPOINT, FinalStates
 from ....schedule.checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger
 from ....schedule.checkpoint.snapshot import TaskFile
 from ....schedule.checkpoint.storage import CheckpointStorage
+from .in_progress import SHOWN, SLOW_S, CheckpointInProgress
 
 
 @final
@@ -121,6 +122,12 @@ class CheckpointCommands(Protocol):
     def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
         """Handles an aborted checkpoint; not a failure if a user or another failure caused the abort."""
 
+    def data_ahead(self, checkpoint_id: int, subtasks: Collection[Subtask]) -> int:
+        """Returns the bytes in front of the barriers of a checkpoint in the queues towards subtasks."""
+
+    def checkpoint_is_slow(self, checkpoint: CheckpointInProgress) -> None:
+        """Logs that a checkpoint has been in progress for long."""
+
     def final_waits(self, subtask: Subtask, reason: str) -> None:
         """Handles a finished task whose final state cannot be stored yet."""
 
@@ -146,10 +153,11 @@ class CheckpointRequest:
 
 @final
 class _Pending:
-    __slots__ = ("is_savepoint", "reports", "request", "size_bytes", "store_s", "triggered_s")
+    __slots__ = ("is_savepoint", "logged_s", "reports", "request", "size_bytes", "store_s", "triggered_s")
 
     def __init__(self, triggered_s: float, is_savepoint: bool, request: CheckpointRequest | None) -> None:
         self.triggered_s = triggered_s
+        self.logged_s = SLOW_S  # age at which it is logged next
         self.is_savepoint = is_savepoint
         self.request = request
         self.reports: dict[Subtask, Mapping[str, Any]] = {}
@@ -314,9 +322,18 @@ class JobCheckpoints:
         while not self._is_stopped:
             self._changed = trio.Event()
             deadline_s = self._coordinator.next_deadline()
-            with trio.move_on_at(math.inf if deadline_s is None else deadline_s):
+            deadlines = [pending.triggered_s + pending.logged_s for pending in self._pending.values()]
+            with trio.move_on_at(min([math.inf if deadline_s is None else deadline_s, *deadlines])):
                 await self._changed.wait()
             self._with(self._coordinator.tick)
+            self._log_slow()
+
+    def _log_slow(self) -> None:
+        for checkpoint in self.in_progress():
+            pending = self._pending[checkpoint.checkpoint_id]
+            if checkpoint.age_s >= pending.logged_s:
+                pending.logged_s = 2 * checkpoint.age_s
+                self._commands.checkpoint_is_slow(checkpoint)
 
     def _with(self, step: Callable[[float], Sequence[Instruction]]) -> None:
         """Runs a step of the coordinator, carries out its instructions, and updates the deadline."""
@@ -361,6 +378,24 @@ class JobCheckpoints:
                     self._nursery.start_soon(self._discard)
             case FailJob():
                 self._commands.fail(instruction.reason)
+
+    def in_progress(self) -> list[CheckpointInProgress]:
+        """The checkpoints that were triggered and have not ended, oldest first."""
+        now_s = trio.current_time()
+        return [
+            CheckpointInProgress(
+                each.checkpoint_id,
+                each.is_savepoint,
+                now_s - each.triggered_s,
+                each.acknowledged,
+                each.subtasks,
+                each.waits_for[:SHOWN],
+                len(each.waits_for[SHOWN:]),
+                self._commands.data_ahead(each.checkpoint_id, each.waits_for),
+            )
+            for each in self._coordinator.in_progress()
+            if each.checkpoint_id in self._pending
+        ]
 
     @property
     def waits_for(self) -> str:

@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final, final
@@ -22,7 +22,7 @@ from ....network.waiting.threads import InThread
 from ....schedule import events, instructions
 from ....schedule.checkpoint.coordinator import CheckpointCoordinator
 from ....schedule.checkpoint.finals import FinalStates
-from ....schedule.checkpoint.instructions import JobTask
+from ....schedule.checkpoint.instructions import JobTask, Subtask
 from ....schedule.checkpoint.storage import CheckpointStorage
 from ....schedule.descriptors.shuffle import TaskManagerLocation
 from ....schedule.execution import ExecutionInput, ExecutionState, JobState
@@ -34,10 +34,11 @@ from ...disk_retries import until_stored
 from ..job_datasets import JobDatasets
 from ..job_services import JobCoordinator, JobServices
 from ..peer_budget import Charge
-from ..progress import ProgressByVertex, checked_progress
+from ..progress import ProgressByVertex, checked_progress, data_ahead, queued_by_vertex
 from ..resource_manager.slot_manager import slots_needed
 from .attempt_translator import AttemptTranslator
 from .checkpoints import CheckpointReport, JobCheckpoints
+from .in_progress import CheckpointInProgress
 from .inbox import PATIENCE_S, HeldFailures, JobInbox
 from .journal import JobJournal
 from .task_reports import TaskReports
@@ -259,6 +260,15 @@ class JobMaster:
         return (0, 0) if checkpoints is None else (checkpoints.completed, checkpoints.failed)
 
     @property
+    def checkpoints_in_progress(self) -> list[CheckpointInProgress]:
+        """The checkpoints that were triggered and have not ended, oldest first."""
+        return [] if self._checkpoints is None else self._checkpoints.in_progress()
+
+    def _data_ahead(self, checkpoint_id: int, subtasks: Collection[Subtask]) -> int:
+        queued = queued_by_vertex(self.progress, self.tasks.placed_vertices())
+        return data_ahead(self.scheduler.topology.job, queued, checkpoint_id, subtasks)
+
+    @property
     def waits_for(self) -> str:
         """What delays a restart or storing the job's end; empty if nothing does."""
         if self.scheduler.state is JobState.RESTARTING and self._inbox.holds_a_timer:
@@ -323,6 +333,7 @@ class JobMaster:
             self._taskmanagers,
             post=self._inbox.post,
             note=self._note,
+            data_ahead=self._data_ahead,
         )
         self._checkpoints = JobCheckpoints(
             self._make_coordinator(self.tasks.checkpointed(), first_id),

@@ -33,6 +33,7 @@ from ...control.reports import TaskFinished
 from ..job_services import JobServices
 from ..peer_budget import RESULTS_BYTES
 from .attempt_translator import AttemptTranslator
+from .in_progress import CheckpointInProgress
 
 _STOPPING: Final = frozenset({ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED})
 _NAMED: Final = 8
@@ -253,6 +254,7 @@ class TaskCommands:
 
     Attributes:
         last_stored: id and folder of the newest completed checkpoint of this run; None before the first.
+        data_ahead: implements `CheckpointCommands.data_ahead`.
     """
 
     def __init__(
@@ -266,6 +268,7 @@ class TaskCommands:
         *,
         post: Callable[[events.Event], None],
         note: Callable[[str, str], None],
+        data_ahead: Callable[[int, Collection[Subtask]], int],
     ) -> None:
         """Creates the commands.
 
@@ -278,7 +281,9 @@ class TaskCommands:
             taskmanagers: names of the TaskManagers that the job currently uses.
             post: posts an event for the scheduler.
             note: adds a category and a sentence to the job's log.
+            data_ahead: implements `CheckpointCommands.data_ahead`.
         """
+        self.data_ahead = data_ahead
         self.last_stored: tuple[int, str] | None = None
         self._job_id = job_id
         self._name = name
@@ -332,6 +337,11 @@ class TaskCommands:
         text = f"checkpoint {checkpoint_id} was aborted: {reason}"
         self._note("failure" if is_failure else "checkpoint", text)
         LOGGER.log(logging.WARNING if is_failure else logging.INFO, "job %s (%s): %s", self._job_id, self._name, text)
+
+    def checkpoint_is_slow(self, checkpoint: CheckpointInProgress) -> None:
+        """Logs a checkpoint that has been in progress for long."""
+        self._note("checkpoint", checkpoint.text)
+        LOGGER.info("job %s (%s): %s", self._job_id, self._name, checkpoint.text)
 
     def final_waits(self, subtask: Subtask, reason: str) -> None:
         """Logs that the final state of a task cannot be stored yet."""

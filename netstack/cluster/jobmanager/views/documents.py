@@ -11,14 +11,13 @@ from typing import Any, Final
 
 from ....base.units import counted
 from ....schedule.execution import ExecutionState, JobState
-from ....schedule.topology.execution_graph import ExecutionGraph
-from ...task.latency import summary_us
 from ..job_master.checkpoints import CheckpointReport
 from ..job_master.job_master import JobMaster
 from ..job_record import JobRecord
 from ..log import blocked_text, failure_documents, place_of
 from ..parts import JobManagerParts
-from ..progress import merged_latencies, summed_progress
+from ..progress import summed_progress
+from .latencies import vertex_latencies
 
 CHECKPOINTS_SHOWN: Final = 20
 
@@ -93,7 +92,7 @@ def job_document(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
         empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": []}
         empty |= failure_documents(None)
         empty |= {name: record.end[name] for name in empty if record.end is not None and name in record.end}
-        empty |= {"blocked": []}
+        empty |= {"blocked": [], "checkpoints_in_progress": []}
         kept = record.last or {}
         results = kept.get("results", {}) if record.end is None else record.end["results"]  # the end is being stored
         empty["not_restored"] = list(record.stored.not_restored)
@@ -105,6 +104,7 @@ def job_document(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
         **summary(record, parts),
         "vertices": _vertices(record, master),
         "checkpoints": [_checkpoint(report) for report in master.history[-CHECKPOINTS_SHOWN:]],
+        "checkpoints_in_progress": [each.document() for each in master.checkpoints_in_progress],
         "last_checkpoint": None if last is None else {"checkpoint_id": last[0], "path": last[1]},
         "restored_from": master.restored_from,
         "not_restored": list(record.stored.not_restored),
@@ -169,7 +169,7 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
             row = progress.setdefault(topology.place_of(number)[0], {"records_in": 0, "records_out": 0})
             row["records_in"] += came
             row["records_out"] += went
-    latencies = merged_latencies(master.progress, placed)
+    latencies = vertex_latencies(master)
     vertices: list[dict[str, Any]] = []
     for number, vertex in enumerate(topology.job.vertices):
         is_there = topology.is_initialised(number)
@@ -183,7 +183,7 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
                 "slot_sharing_group": topology.job.slot_sharing_groups[vertex.slot_sharing_group].name,
                 "records_in": progress.get(number, {}).get("records_in", 0),
                 "records_out": progress.get(number, {}).get("records_out", 0),
-                "latencies": _named(latencies.get(number, {}), topology, number),
+                "latencies": latencies[number],
                 "kept": _kept(master, number) if is_there else None,
                 "decided": _decided(master, number) if is_there else None,
                 "subtasks": [_subtask(master, subtask) for subtask in topology.subtasks_of(number)] if is_there else [],
@@ -256,38 +256,6 @@ def _subtask(master: JobMaster, subtask: int) -> dict[str, Any]:
             for rival in master.scheduler.rivals(subtask)
         ],
     }
-
-
-def job_latencies(master: JobMaster) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the latencies at each vertex that a marker has reached: the vertex's name and a row of `_named`."""
-    topology = master.scheduler.topology
-    at = merged_latencies(master.progress, master.tasks.placed_vertices())
-    return [
-        (vertex.name, row)
-        for number, vertex in enumerate(topology.job.vertices)
-        for row in _named(at.get(number, {}), topology, number)
-    ]
-
-
-def _named(rows: Mapping[str, list[int]], topology: ExecutionGraph, vertex: int) -> list[dict[str, Any]]:
-    """Returns the latencies to one vertex: from the producer of each input, and from each more distant source.
-
-    Returns:
-        `from` (name of the vertex), `input` (its number; None for a source), `count`, `p50_us`, `p99_us`, `max_us`.
-    """
-    job = topology.job
-    producers = [job.datasets[edge.dataset].producer for edge in job.inputs_of(vertex)]
-    names = []
-    for name, values in sorted(rows.items()):
-        what, _, digits = name.partition(" ")
-        number = int(digits) if digits.isdecimal() else -1
-        if not values or not 0 <= number < len(producers if what == "input" else job.vertices):
-            continue
-        origin = producers[number] if what == "input" else number
-        if what == "input" or origin not in producers:
-            name = job.vertices[origin].name
-            names.append({"from": name, "input": number if what == "input" else None, **summary_us(values)})
-    return names
 
 
 def edges_of(record: JobRecord) -> list[dict[str, Any]]:

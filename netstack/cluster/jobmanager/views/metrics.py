@@ -16,7 +16,8 @@ import trio
 
 from ....network.metrics.catalogue import Metric, Scope
 from ....schedule.execution import JobState
-from .documents import job_latencies, summary
+from .documents import summary
+from .latencies import job_latencies
 
 if TYPE_CHECKING:
     from ..job_master.job_master import JobMaster
@@ -31,7 +32,7 @@ _QUANTILES: Final = {"0.5": "p50_us", "0.99": "p99_us", "1": "max_us"}
 
 @dataclass(frozen=True, slots=True)
 class LatencyStatistics:
-    """Latency of records along an edge, or from a source, measured by the latest markers.
+    """Latency of records along an edge, or from a source, by the latest markers; one that waits counts with its age.
 
     Attributes:
         origin: name of the vertex that forwarded the marker (edge) or emitted it (source).
@@ -244,8 +245,9 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_job_latency_seconds",
         _LATENCY,
         "seconds",
-        "Latency of records along an edge, or from a source to this vertex, including backpressure: exact quantile (1:"
-        " maximum) of the latest markers. At most 100 edges and sources of a job.",
+        "Latency of records along an edge, or from a source to this vertex, including backpressure: quantile (1:"
+        " maximum) of the latest markers. A marker that waits in a queue counts with its age, so under backpressure the"
+        " quantile is a lower bound. At most 100 edges and sources of a job.",
     ),
     Metric("netstack_job_missing_slots", _JOB, "missing_slots", "Slots that a job waits for."),
 )

@@ -55,7 +55,8 @@
     $("why-parallel").hidden = !decided.length;
     fill("decided", decided, () => decided.map((text) => ns.el("li", text)));
     $("aligning").textContent = ns.aligning(job);
-    fill("checkpoints", job.checkpoints, () => [...job.checkpoints].reverse().map(ns.checkpointRow));
+    const pending = job.checkpoints_in_progress ?? []; // a recording may be older than these
+    fill("checkpoints", [pending, job.checkpoints], () => [...[...pending].reverse().map(ns.pendingRow), ...[...job.checkpoints].reverse().map(ns.checkpointRow)]);
     const failures = job.failures ?? []; // a recording may be older than these
     $("failed").hidden = !failures.length;
     fill("failures", [job.job_id, failures], () => ns.failureRows(failures, job.failures_left_out));

@@ -51,7 +51,10 @@
   };
 
   const milliseconds = (us) => `${(us / 1000).toPrecision(us < 999500 ? 3 : 4)} ms`;
-  ns.latency = (quantiles) => `p50 ${milliseconds(quantiles.p50_us)}, p99 ${milliseconds(quantiles.p99_us)}, max ${milliseconds(quantiles.max_us)}`;
+  ns.latency = (row) => { // a recording may be older than `at_least` and `waiting`
+    const text = (name) => `${row.at_least?.includes(name) ? "≥ " : ""}${milliseconds(row[name])}`;
+    return `p50 ${text("p50_us")}, p99 ${text("p99_us")}, max ${text("max_us")}${row.waiting ? ` (${ns.count(row.waiting)} markers in queues)` : ""}`;
+  };
 
   ns.vertexRow = (vertex, number, chosen, choose, rates, isBottleneck) => {
     const boxes = ns.el("div", "", "boxes");
@@ -94,6 +97,11 @@
   ns.checkpointRow = (c) => {
     const how = ns.el("span", c.is_complete ? (c.is_savepoint ? "savepoint" : "complete") : `aborted: ${c.reason}`, c.is_complete ? "" : "failed");
     const made = ns.row(String(c.checkpoint_id), how, ns.took(c.duration_s), ns.size(c.size_bytes), c.subtasks ? ns.took(c.alignment_s) : "", c.subtasks ? ns.size(c.in_flight_bytes) : "", c.slowest);
+    made.dataset.checkpoint = c.checkpoint_id; return made;
+  };
+
+  ns.pendingRow = (c) => {
+    const made = ns.row(String(c.checkpoint_id), ns.el("span", c.text, "pending"), ns.took(c.age_s), "", "", ns.size(c.ahead_bytes), c.waits_for.join(", "));
     made.dataset.checkpoint = c.checkpoint_id; return made;
   };
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from netstack.base.errors import CheckpointError
 from netstack.cluster.jobmanager.job_master.checkpoints import JobCheckpoints
+from netstack.cluster.jobmanager.job_master.in_progress import CheckpointInProgress
 from netstack.schedule.checkpoint.coordinator import CheckpointCoordinator
 from netstack.schedule.checkpoint.finals import NO_CHECKPOINT
 from netstack.schedule.checkpoint.instructions import CheckpointSettings, JobTask
@@ -91,3 +93,52 @@ async def test_a_job_waits_until_each_final_state_is_stored_or_its_task_restarts
         checkpoints.pause("source-2 failed")
         assert not checkpoints.waits_for
         nursery.cancel_scope.cancel()
+
+
+async def test_a_checkpoint_in_progress_is_logged_at_growing_intervals(autojump_clock: MockClock) -> None:
+    logged: list[str] = []
+
+    class Logs(Commands):
+        def data_ahead(self, checkpoint_id: int, subtasks: Any) -> int:
+            return 3_200_000 * len(subtasks)
+
+        def checkpoint_is_slow(self, checkpoint: CheckpointInProgress) -> None:
+            logged.append(checkpoint.text)
+
+    jobs = [JobTask("source", 1), JobTask("sink", 7, ("source",))]
+    coordinator = CheckpointCoordinator(jobs, CheckpointSettings(timeout_s=100.0), now_s=trio.current_time())
+
+    async def in_thread(call: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        made: Any = JobCheckpoints
+        checkpoints: JobCheckpoints = made(coordinator, Storage(fails=False), None, Logs(), nursery, in_thread, [])
+        request = checkpoints.request(savepoint=True)
+        await trio.sleep(15.0)
+        checkpoints.acknowledged(1, TaskFile("source", 0, 10, 1), {})
+        checkpoints.acknowledged(1, TaskFile("sink", 3, 10, 1), {})
+        (found,) = checkpoints.in_progress()
+        assert found.document() | {"text": ""} == {
+            "checkpoint_id": 1,
+            "is_savepoint": True,
+            "age_s": 15.0,
+            "acknowledged": 2,
+            "subtasks": 8,
+            "waits_for": ["sink-0", "sink-1", "sink-2", "sink-4", "sink-5"],
+            "left_out": 1,
+            "ahead_bytes": 6 * 3_200_000,
+            "text": "",
+        }
+        for number in (0, 1, 4, 5, 6):
+            checkpoints.acknowledged(1, TaskFile("sink", number, 10, 1), {})
+        await request.ended.wait()
+        assert checkpoints.in_progress() == []
+        nursery.cancel_scope.cancel()
+    ahead = "with 3.2 MB queued in front of its barrier"
+    assert logged == [
+        f"savepoint 1 in progress for 10 s: 0 of 8 subtasks have acknowledged it, waiting for source-0, {ahead}",
+        f"savepoint 1 in progress for 20 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
+        f"savepoint 1 in progress for 40 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
+        f"savepoint 1 in progress for 80 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
+    ]

@@ -72,9 +72,10 @@ async def test_latencies_of_all_hosts_are_put_together(
         monkeypatch.setattr(master.tasks, "placed_vertices", lambda: {("a", 2), ("b", 2), ("c", 2)})
         _, middle, sink = (await user.ask("job", job_id=job_id))["vertices"]
         assert middle["latencies"] == []
+        none = {"waiting": 0, "at_least": []}
         assert sink["latencies"] == [
-            {"from": "map", "input": 0, "count": 3, "p50_us": 20, "p99_us": 30, "max_us": 30},
-            {"from": "source", "input": None, "count": 2, "p50_us": 50, "p99_us": 70, "max_us": 70},
+            {"from": "map", "input": 0, "count": 3, "p50_us": 20, "p99_us": 30, "max_us": 30, **none},
+            {"from": "source", "input": None, "count": 2, "p50_us": 50, "p99_us": 70, "max_us": 70, **none},
         ]
         tm.finish()
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+from hypothesis import given, strategies as st
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
@@ -25,10 +26,13 @@ from netstack.cluster.control.reports import (
     TaskFinished,
     TaskStates,
 )
+from netstack.cluster.jobmanager.progress import checked_progress, edges_at
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.descriptors.blob_store import CODE_KEY
+from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
+from netstack.schedule.topology.execution_graph import ExecutionGraph
 
 PORT = "tcp://127.0.0.1:0"
 
@@ -203,8 +207,30 @@ async def test_counts_of_a_vertex_come_from_where_its_tasks_run() -> None:
         async with taskmanager(manager) as liar:
             honest.link.send(JobProgress(job_id, {"0": {"records_in": 3, "records_out": 2, "tasks": 1}}))
             lie = {"records_in": 1 << 40, "records_out": -5, "latencies": {"source 0": [1 << 40]}}
+            lie["queued"] = {"markers": [[0, 0, 1, 1 << 40]], "barriers": [[0, 1, 1 << 40]]}
             liar.link.send(JobProgress(job_id, {str(number): lie for number in (0, 1, 2, "x")}))
             for each in (honest, liar):
                 await each.link.ping()
             (found,) = (await user.ask("job", job_id=job_id))["vertices"]
             assert (found["records_in"], found["records_out"], found["latencies"]) == (3, 2, [])
+
+
+BAD = st.lists(st.integers(-9, 9) | st.text(max_size=2) | st.just(1 << 70) | st.none() | st.booleans(), max_size=5)
+
+
+@given(st.lists(BAD | st.integers(), max_size=9), st.lists(BAD | st.none(), max_size=9) | st.text())
+def test_of_queued_events_only_those_of_the_vertexs_own_edges_are_kept(markers: list[Any], barriers: Any) -> None:
+    job = generate_job(pipeline().stream_graph()).job
+    report = {"records_in": 1, "queued": {"markers": markers, "barriers": barriers}}
+    found = checked_progress({str(number): report for number in range(9)}, ExecutionGraph(job))
+    assert found.keys() == set(range(len(job.vertices)))
+    for number, row in found.items():
+        places = range(-len(job.outputs_of(number)), len(job.inputs_of(number)))
+        for place, source, *ages in row["queued"]["markers"]:
+            assert place in places
+            assert source in range(len(job.vertices))
+            assert min(ages) >= 0
+            assert edges_at(job, number, place)
+        for place, checkpoint_id, size in row["queued"]["barriers"]:
+            assert place in places
+            assert min(checkpoint_id, size) >= 0

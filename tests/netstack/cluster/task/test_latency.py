@@ -19,6 +19,7 @@ from netstack.base.events import UserEvent, decode_event
 from netstack.base.timing.steady_clock import CLOCK_ID, steady_time
 from netstack.cluster.task import latency
 from netstack.cluster.task.latency import HISTORY, MERGED, TaskLatencies, merged_rows, summary_us
+from netstack.cluster.task.queued import MOST_MARKERS, merged_queued
 from netstack.schedule import StreamEnvironment, StreamSettings
 
 RECORD_S = 0.01
@@ -180,3 +181,71 @@ def test_of_many_subtasks_some_of_each_are_told(sizes: Sequence[int], many: int)
     values = merged.get("input 0", [])
     assert len(values) <= max(MERGED, len(sizes) + many)
     assert set(values) == {number for number, size in enumerate([*sizes, *[1] * many]) if size}
+
+
+MICROSECONDS = st.integers(0, 1000)
+
+
+@given(st.lists(MICROSECONDS), st.lists(st.tuples(MICROSECONDS, MICROSECONDS)))
+def test_quantiles_with_waiting_markers_are_lower_bounds_or_exact(
+    measured: list[int], waiting: list[tuple[int, int]]
+) -> None:
+    """Each waiting marker has an age, and arrives some time later: no quantile ever falls below what was told."""
+    if not measured and not waiting:
+        return
+    told = summary_us(measured, [age for age, _ in waiting])
+    ended = summary_us([*measured, *(age + more for age, more in waiting)])
+    assert (told["count"], told["waiting"]) == (len(measured), len(waiting))
+    assert ended["at_least"] == []
+    for name in ("p50_us", "p99_us", "max_us"):
+        assert told[name] <= ended[name]
+        if name not in told["at_least"]:
+            assert told[name] == ended[name]
+    assert waiting == [] or told["max_us"] >= max(age for age, _ in waiting)
+    assert "max_us" in told["at_least"] or not waiting, "it may stay for ever"
+
+
+class Stuck:
+    """Takes 4 s over a record."""
+
+    async def process(self, record: int, out: Any) -> None:
+        await trio.sleep(4.0)
+
+
+@pytest.mark.usefixtures("_virtual")
+@pytest.mark.parametrize("parallelism", [1, 2])
+async def test_markers_in_queues_count_with_their_age(autojump_clock: MockClock, parallelism: int) -> None:
+    """No marker is missing: each was measured, or waits at one end of the edge, local or remote, with its age."""
+    settings = StreamSettings(is_chaining_enabled=False, latency_interval_s=0.2)
+    job = StreamEnvironment("job", parallelism=parallelism, settings=settings, buffer_timeout_s=0.1)
+    job.source(Paced, name="paced").rebalance().sink(Stuck, name="stuck")
+    oldest_us = 0
+    async with running(job, ticks=trio.current_time) as found:
+        sources, sinks = (
+            [task for (name, _), task in found.tasks.items() if name == each] for each in ("paced", "stuck")
+        )
+        for at_s in range(1, 6):
+            await trio.sleep_until(trio.current_time() + 1.0)
+            left = sum(task.open_partitions[0].statistics().events for task in sources)
+            rows = merged_queued([task.queued().plain() for task in (*sources, *sinks)])["markers"]
+            measured = [us for task in sinks for us in task.statistics().latencies.get("input 0", [])]
+            assert left >= at_s
+            assert left <= len(rows) + len(measured) <= left + parallelism**2, (
+                "one in each open buffer may have to leave"
+            )
+            assert all(0 <= edge_us == age_us <= 1e6 * trio.current_time() for _, _, edge_us, age_us in rows)
+            assert rows[0][3] >= oldest_us, "the oldest one grows"
+            oldest_us = rows[0][3]
+    assert oldest_us >= 4e6
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(-2, 2), MICROSECONDS), max_size=40), max_size=4), st.integers(0, 1200))
+def test_of_many_queued_markers_the_oldest_is_kept(parts: list[list[tuple[int, int]]], many: int) -> None:
+    rows = [[[place, 0, age_us, age_us] for place, age_us in part] for part in parts]
+    rows.append([[0, 0, 1, 1]] * many)
+    every = [row for part in rows for row in part]
+    merged = merged_queued([{"markers": part} for part in rows])["markers"]
+    assert len(merged) <= MOST_MARKERS
+    assert len(merged) == len(every) or len(every) > MOST_MARKERS
+    assert max((row[3] for row in merged), default=0) == max((row[3] for row in every), default=0)
+    assert all(row in every for row in merged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, strategies as st
 from subpartition_stage import EVENT, UNALIGNED, Stage
 
 from netstack.base.errors import LocalProtocolError
@@ -321,3 +322,18 @@ def test_failure_keeps_the_first_cause(stage: Stage) -> None:
     assert stage.view.failure == stage.subpartition.failure == "disk full"
     assert stage.view.is_released
     stage.assert_all_home()
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 12))
+def test_queued_events_are_counted_with_the_data_in_front_until_they_are_taken(steps: list[int], takes: int) -> None:
+    """Step 0 adds an event, and another number a buffer of so many bytes."""
+    stage = Stage()
+    queue: list[int] = []
+    for size in steps:
+        stage.add_finished(b"x" * size) if size else stage.add_event()
+    for size in steps[min(takes, len(steps)) :]:
+        queue.append(size)
+    for _ in range(min(takes, len(steps))):
+        assert stage.poll() is not None
+    expected = [sum(queue[:index]) for index, size in enumerate(queue) if not size]
+    assert stage.subpartition.queued_events() == [(encode_event(EVENT), ahead) for ahead in expected]

@@ -384,3 +384,23 @@ def test_unknown_subtasks_are_a_mistake() -> None:
             made.declined(1, task, subtask, "", 0.0)
         with pytest.raises(LocalProtocolError):
             made.task_ended(task, subtask, 0.0)
+
+
+def test_a_checkpoint_in_progress_names_the_tasks_in_front_of_the_barriers() -> None:
+    made = coordinator(first_id=7)
+    assert made.in_progress() == []
+    made.tick(110.0)
+    seen = [made.in_progress()[0]]
+    for subtask in (*SOURCES, ("map", 0), ("sink", 0)):
+        acknowledge(made, 7, 111.0, [subtask])
+        seen += made.in_progress()
+    assert [(each.acknowledged, each.waits_for) for each in seen] == [
+        (0, SOURCES),
+        (1, (("source", 1),)),
+        (2, (("map", 0),)),
+        (3, (("sink", 0),)),
+        (4, ()),
+    ]
+    assert {(each.checkpoint_id, each.subtasks, each.triggered_s) for each in seen} == {(7, 4, 110.0)}
+    made.completed(7, 112.0)
+    assert made.in_progress() == []
