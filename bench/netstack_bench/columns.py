@@ -115,6 +115,11 @@ STRUCTS: Final[dict[str, dict[str, str]]] = {
         "clock_uncertainty_us": "float64",
         "backpressured_ms_per_s": "float64",
         "idle_ms_per_s": "float64",
+        "netstack_build": "string",
+        "python": "string",
+        "kernel": "string",
+        "cpus": "int64",
+        "congestion_control": "string",
     },
     "pair": {
         "source_host": "string",

@@ -368,6 +368,7 @@ hosts_flags = flags(
         click.Path(exists=True, dir_okay=False, path_type=Path),
         "File with the secret of the hosts; required for addresses other than loopback.",
     ),
+    click.option("--same-build", is_flag=True, help="Refuse hosts that run different builds of netstack."),
     click.option("--relay", is_flag=True, help="Send records back to their host to measure round-trip latency."),
 )
 """The flags for measuring elsewhere than between two processes of this machine."""

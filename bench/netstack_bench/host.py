@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from netstack.base import build
+from netstack.base.host import congestion_control
 from netstack.base.version import __version__
 
 _PACKAGES: Final = (
@@ -67,14 +68,6 @@ def usage_of(pid: int) -> Usage:
 def version() -> str:
     """The version of netstack."""
     return __version__
-
-
-def congestion_control() -> str | None:
-    """The default congestion control of TCP connections; None where the system does not report it."""
-    try:
-        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip() or None
-    except OSError:
-        return None
 
 
 def host_facts() -> dict[str, Any]:

@@ -41,12 +41,18 @@ class Runners:
             yield session.run_once
 
     def run_over_hosts(
-        self, spec: MeshSpec, /, on_progress: OnProgress | None = None, *, secret_file: Path | None = None
+        self,
+        spec: MeshSpec,
+        /,
+        on_progress: OnProgress | None = None,
+        *,
+        secret_file: Path | None = None,
+        same_build: bool = False,
     ) -> Mapping[str, Any]:
         """One run over daemons."""
         from .places.hosts.coordinator import run_over_hosts
 
-        return run_over_hosts(spec, secret_file=secret_file, on_progress=on_progress)
+        return run_over_hosts(spec, secret_file=secret_file, same_build=same_build, on_progress=on_progress)
 
     def check_spark(self) -> None:
         """Checks that Spark can run here. Raises ConfigError if it cannot; the text names what is missing."""

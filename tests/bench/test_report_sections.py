@@ -190,6 +190,19 @@ def test_pairs_are_maps_of_throughput_and_latency(fake_rows: Rows, on_hosts: OnH
     assert ">idle<" not in page, "a column that no host has is left out"
 
 
+def test_a_mixture_of_hosts_is_on_the_first_card(fake_rows: Rows, on_hosts: OnHosts) -> None:
+    rows = on_hosts(fake_rows(Grid(timeouts_s=(0.0, 0.1), channels=(1,), record_sizes=(8,))), ("a", "b"))
+    assert "hosts differ" not in build_report(rows, {})
+    for row in rows:
+        row["hosts"] = [
+            {**host, "netstack_build": "python" if host["host"] == "b" else "compiled"} for host in row["hosts"]
+        ]
+    page = build_report(rows, {})
+    first = page[page.index('<dl class="findings">') :].partition("</div>")[0]
+    assert "Warning: the hosts differ: build compiled on a, python on b" in first
+    assert "python</td>" in page, "the table of hosts has a column for the build"
+
+
 def test_a_latency_within_its_uncertainty_is_set_apart(fake_rows: Rows, on_hosts: OnHosts) -> None:
     rows = on_hosts(fake_rows(Grid(**ONE_POINT)), HOSTS)
     for row in rows:

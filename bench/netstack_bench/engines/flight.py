@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from netstack.base.host import congestion_control
+
 from ..generator import MissingExtra
-from ..host import congestion_control
 from ..places.local.worker_io import ConsumerIo, Facts, ProducerIo
 from ..spec import RunSpec
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from netstack.base.host import congestion_control
+
 from ..generator import MissingExtra
-from ..host import congestion_control
 from ..pacing import clock_ns
 from ..places.local.worker_io import ConsumerIo, Facts, ProducerIo
 from ..spec import RunSpec

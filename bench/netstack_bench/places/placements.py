@@ -37,6 +37,8 @@ FLINK_START_S: Final = 12.0
 REPORT_S: Final = 2.0
 """Time for the report and the end of the process."""
 
+_HOSTS: Final = ("hosts", "secret_file", "relay", "same_build")
+
 _SPARKS: Final = {
     "master": None,
     "nodes": None,
@@ -163,11 +165,12 @@ class HostsPlace(Place):
     hosts: tuple[str, ...]
     secret_file: Path | None
     relay: bool
+    same_build: bool
 
     @property
     def run_once(self) -> RunOnce:
         """The function that makes one run."""
-        return functools.partial(self.runners.run_over_hosts, secret_file=self.secret_file)
+        return functools.partial(self.runners.run_over_hosts, secret_file=self.secret_file, same_build=self.same_build)
 
     def spec(self, settings: Mapping[str, Any]) -> MeshSpec:
         """The settings of one run."""
@@ -243,17 +246,17 @@ class SparkPlace(Place):
 
 
 def processes_of(runners: Runners, settings: dict[str, Any]) -> LocalPlace | HostsPlace:
-    """Hosts if they are named, else two processes; removes `hosts`, `secret_file` and `relay` from `settings`.
+    """Hosts if they are named, else two processes; removes the flags of hosts from `settings`.
 
     Raises:
         ConfigError: one of the others was given without hosts.
     """
-    hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
+    hosts, *others = (settings.pop(name) for name in _HOSTS)
     if hosts is not None:
-        return HostsPlace(runners, split_hosts(hosts), secret_file, relay)
-    for flag, is_given in (("--relay", relay), ("--secret-file", secret_file is not None)):
-        if is_given:
-            raise ConfigError(f"{flag} goes with --hosts; name the hosts too")
+        return HostsPlace(runners, split_hosts(hosts), *others)
+    for name, value in zip(_HOSTS[1:], others, strict=True):
+        if value:
+            raise ConfigError(f"--{name.replace('_', '-')} goes with --hosts; name the hosts too")
     return LocalPlace(runners)
 
 
@@ -265,7 +268,7 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
     Raises:
         ConfigError: the flags exclude each other, or Spark was requested and cannot run here.
     """
-    options = {name: settings.pop(name) for name in ("place", "hosts", "secret_file", "relay", "peers", *_SPARKS)}
+    options = {name: settings.pop(name) for name in ("place", *_HOSTS, "peers", *_SPARKS)}
     beside_flink = bool(options["peers"])
     if beside_flink and (options["place"] not in ("auto", "local") or options["hosts"] is not None):
         raise ConfigError("--peer flink is measured beside two processes of this machine; leave the other place out")
@@ -276,8 +279,8 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
             raise ConfigError(f"--hosts with --place {where}: leave one of them out")
         _refuse(sparks, "--place spark, not with --hosts")
         return processes_of(runners, options)
-    if where == "hosts" or options["secret_file"] is not None:
-        raise ConfigError("--place hosts and --secret-file go with --hosts; name the hosts too")
+    if where == "hosts" or options["secret_file"] is not None or options["same_build"]:
+        raise ConfigError("--place hosts, --secret-file and --same-build go with --hosts; name the hosts too")
     wants = [*sparks, *(["relay"] if options["relay"] else [])]
     if where == "local":
         _refuse(wants, "--place spark, not with two processes of this machine")

@@ -26,7 +26,7 @@ from .buffers import buffer_curves, buffer_findings
 from .charts import latency_figure, legend, throughput_figure
 from .filters import Filters
 from .frontier import frontier_section
-from .hosts import hosts_section
+from .hosts import hosts_section, mixed_hosts
 from .on_spark import on_spark, spark_facts, spark_remarks, where_on_spark
 from .percentiles import percentiles_section
 from .points import Analysis, facet, noise_warnings
@@ -109,7 +109,12 @@ def _links(sections: Sequence[tuple[str, str]]) -> str:
 
 
 def _findings(analysis: Analysis) -> list[tuple[str, str, str]]:
-    return [*answer_finding(analysis), *analysis.findings(), *buffer_findings(buffer_curves(analysis))]
+    cards = [*answer_finding(analysis), *analysis.findings(), *buffer_findings(buffer_curves(analysis))]
+    mixed = mixed_hosts(analysis.good)
+    if mixed:  # what the first card says is true of this mixture alone
+        topic, figure, text = cards[0] if cards else ("Hosts", "", "")
+        cards[:1] = [(topic, figure, f"{text}\nWarning: {mixed}" if cards else mixed)]
+    return cards
 
 
 def _head(by_timeout: bool, by_buffers: bool) -> str:

@@ -20,6 +20,7 @@ from netstack.base.units import format_count, three_digits
 from ..charts.page import heads, table
 from ..figure import Figure
 from ..grid import Kind
+from ..places.hosts.facts import FACTS, mixture
 from ..store import Row
 from .charts import View, timeout_label, views
 from .filters import Filters
@@ -90,6 +91,11 @@ def _view(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
     if hosts:
         parts.append(_host_table(hosts))
     return "".join(parts)
+
+
+def mixed_hosts(rows: Sequence[Row]) -> str:
+    """How the hosts of these runs differ in build, Python, kernel, CPUs or congestion control; empty if they do not."""
+    return mixture(host for row in rows for host in row.get("hosts") or ())
 
 
 def slow_host(rows: Sequence[Row]) -> str:
@@ -185,13 +191,21 @@ def _host_table(rows: Sequence[Row]) -> str:
             by_name.setdefault(str(host.get("host")), []).append(host)
     known = {name for row in rows for host in row["hosts"] for name, value in host.items() if value is not None}
     columns = [column for column in _COLUMNS if column[1] in known]
+    facts = [name for name in FACTS if name in known]
     body = []
     for name, hosts in sorted(by_name.items()):
         address = next((str(host["address"]) for host in hosts if host.get("address")), "")
         cells = "".join(_host_cell(hosts, column, write) for _, column, write in columns)
+        for fact in facts:
+            cells += f"<td>{escape(', '.join(dict.fromkeys(str(host.get(fact)) for host in hosts)))}</td>"
         head = f"{escape(name)}{f'<small>{escape(address)}</small>' if address and address != name else ''}"
         body.append(f'<tr><th scope="row" class="l">{head}</th>{cells}</tr>')
-    return table(heads("host", *(head for head, _, _ in columns)), body, "sortable hosts", "Hosts")
+    return table(
+        heads("host", *(head for head, _, _ in columns), *(FACTS[name] for name in facts)),
+        body,
+        "sortable hosts",
+        "Hosts",
+    )
 
 
 def _host_cell(hosts: Sequence[Mapping[str, Any]], name: str, write: Callable[[float], str]) -> str:

@@ -25,7 +25,9 @@ from typing import Final, final
 
 import trio
 
+from ...base import build
 from ...base.errors import NetstackError, RequestRefused
+from ...base.host import congestion_control
 from ...base.ids import PartitionId
 from ...base.text.limited_log import LimitedLog
 from ...base.text.safe_text import safe_text
@@ -331,6 +333,8 @@ class TaskManager:
         return {
             "version": __version__,
             "build": self._build,
+            "netstack_build": build.kind,
+            "why_python": build.reason,
             "session": self._session,
             "data": self.address,
             "control": self.control_address if self._has_control else "",
@@ -344,6 +348,7 @@ class TaskManager:
             "python": platform.python_version(),
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
+            "congestion_control": congestion_control(),
             "datasets": list(self.datasets.keys),
             "slot_addresses": [] if self._processes is None else [slot.url for slot in self._processes.slots],
             "allow": list(self._allowed.prefixes),

@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "hosts": None,
     "secret_file": None,
     "relay": False,
+    "same_build": False,
     "one_way": False,
     "master": None,
     "nodes": None,

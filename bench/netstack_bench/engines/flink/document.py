@@ -1,6 +1,6 @@
 """What the JVM answered, as the document of a run: Flink's metrics under our names where they mean the same.
 
-Takes: the settings and the answer. Gives: plain JSON values, the keys of `netstack_bench.places.local.runner`.
+Takes: the settings and the answer. Gives: plain JSON values, the keys of `netstack_bench.document`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from netstack.base.host import congestion_control
+
 from ...arrivals import paced_window
 from ...checkpoints.figures import Completed, times
+from ...document import document
 from ...histogram import Histogram
-from ...host import congestion_control, host_facts, version
 from ...run_warnings import pace_warnings, timeout_warnings
 from .spec import FlinkSpec
 
@@ -69,63 +71,46 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
         answer: times in nanoseconds of CLOCK_MONOTONIC, counts, latencies in our buckets, and each side's metrics.
     """
     records, seconds = _window(spec, answer)
-    records_per_s = records / seconds if seconds > 0 else 0.0
     latency = Histogram.from_dict(answer["latency"]) if answer["latency"]["counts"] else Histogram()
     metrics = metrics_of(spec.channels, answer["sides"])
     producer, consumer = metrics["producer"], metrics["consumer"]
-    payload_bytes = answer["received"] * spec.record_bytes
-    buffers, wire_bytes = producer.get("netstack_output_buffers_total"), consumer["netstack_input_remote_bytes_total"]
+    buffers = producer.get("netstack_output_buffers_total")
     problems = [*answer["problems"]]
     if answer["sent"] != answer["received"]:
         problems.append(f"{answer['sent']} records were sent, {answer['received']} arrived")
     sent_s = (answer["stopped_ns"] - answer["start_ns"]) / 1e9
-    return {
-        "engine": "flink",
-        "engine_kind": spec.ENGINE_KIND,
-        "delivered": not problems,
-        "verified": "count",
-        "records": answer["received"],
-        "seconds": seconds,
-        "records_per_s": records_per_s,
-        "payload_mb_per_s": records_per_s * spec.record_bytes / 1e6,
-        "wire_mb_per_s": records_per_s * wire_bytes / answer["received"] / 1e6 if answer["received"] else None,
-        "latency_us": latency.summary_us(),
-        "latency_kind": ("open-loop" if spec.rate_per_s else "sampled under load") if latency.count else None,
-        "latency_samples": latency.count,
-        "latency_histogram": latency.to_dict() if latency.count else None,
-        "cpu_s_per_gb": {
-            "producer": None,
-            "consumer": None,
-            "total": answer["cpu_s"] / (payload_bytes / 1e9) if payload_bytes else None,
-        },
-        "memory_bytes": {},
-        "payload_bytes": payload_bytes,
-        "wire_bytes": round(wire_bytes),
-        "buffers": None if buffers is None else round(buffers),
-        "credits": None,
-        "congestion_control": congestion_control(),
-        "records_per_buffer": _records_per_buffer(answer),
-        "average_buffer_fill": (
+    return document(
+        spec,
+        engine="flink",
+        records=answer["received"],
+        seconds=seconds,
+        records_per_s=records / seconds if seconds > 0 else 0.0,
+        payload_bytes=answer["received"] * spec.record_bytes,
+        wire_bytes=round(consumer["netstack_input_remote_bytes_total"]),
+        latency=latency,
+        cpu_s={"producer": None, "consumer": None, "total": answer["cpu_s"]},
+        problems=problems,
+        warnings=[*pace_warnings(spec, True, answer["sent"], sent_s), *timeout_warnings(spec, sent_s)],
+        engine_kind=spec.ENGINE_KIND,
+        verified="count",
+        memory_bytes={},
+        buffers=None if buffers is None else round(buffers),
+        credits=None,
+        congestion_control=congestion_control(),
+        records_per_buffer=_records_per_buffer(answer),
+        average_buffer_fill=(
             producer["netstack_output_bytes_total"] / buffers / spec.segment_size_bytes if buffers else None
         ),
-        "debloated_buffer_bytes": _whole(answer["sides"][SINK]["after"].get("debloatedBufferSize"), spec.channels),
-        "backpressured_ms_per_s": {
+        debloated_buffer_bytes=_whole(answer["sides"][SINK]["after"].get("debloatedBufferSize"), spec.channels),
+        backpressured_ms_per_s={
             kind: producer.get(f"netstack_output_{kind}_backpressured_ms_per_second") for kind in ("soft", "hard")
         },
-        "idle_ms_per_s": consumer["netstack_input_idle_ms_per_second"],
-        "checkpoints": _checkpoints(spec, answer["checkpoints"]),
-        "metrics": metrics,
-        "timeline": None,
-        "costs": None,
-        "warnings": [
-            *(f"delivery: {problem}" for problem in problems),
-            *pace_warnings(spec, True, answer["sent"], sent_s),
-            *timeout_warnings(spec, sent_s),
-        ],
-        "settings": spec.as_dict(),
-        "host": host_facts(),
-        "version": version(),
-    }
+        idle_ms_per_s=consumer["netstack_input_idle_ms_per_second"],
+        checkpoints=_checkpoints(spec, answer["checkpoints"]),
+        metrics=metrics,
+        timeline=None,
+        costs=None,
+    )
 
 
 def metrics_of(sinks: int, sides: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -38,6 +38,7 @@ from ..local.pair import OnProgress, RunState
 from ..local.processes import MeasurementFailed
 from .clocks import HostClock, Reading, read_clock, translate
 from .cluster import Mesh, open_mesh
+from .facts import check_same_build
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
 from .result import Host, Outcome, crowded_hosts, document_of
 from .spec import MeshSpec
@@ -61,18 +62,24 @@ class MeshDeadlines:
 
 
 def run_over_hosts(
-    spec: MeshSpec, *, secret_file: Path | None = None, on_progress: OnProgress | None = None
+    spec: MeshSpec,
+    *,
+    secret_file: Path | None = None,
+    same_build: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
     """Connects to the daemons, measures once, releases them, and returns the document of the run.
 
     Raises:
         NetstackError: a daemon cannot be reached, refused, or the run failed; the text names the host.
-        ConfigError: the secret file cannot be used.
+        ConfigError: the secret file cannot be used, or with `same_build` the hosts run different builds.
     """
     secret = None if secret_file is None else Secret.from_file(secret_file)
 
     async def run() -> Outcome:
         async with open_mesh(spec, secret=secret) as mesh:
+            if same_build:
+                check_same_build({**daemon.facts, "host": daemon.address} for daemon in mesh.daemons)
             return await measure_mesh(spec, mesh, on_progress)
 
     return document_of(trio.run(run, restrict_keyboard_interrupt_to_checkpoints=True), "hosts")

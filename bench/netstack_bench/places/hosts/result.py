@@ -1,4 +1,4 @@
-"""The document of one run over hosts: the keys of `places.local.runner`, and rows for hosts, pairs and time.
+"""The document of one run over hosts: the keys of `netstack_bench.document`, and rows for hosts, pairs and time.
 
 - Rates are counted where records arrive, between the end of the warm-up and the moment the first source stopped; rates
   of pairs add up to those of hosts, and these to the run's.
@@ -17,11 +17,12 @@ from typing import Any, TypeAlias, final
 from urllib.parse import urlsplit
 
 from ...arrivals import paced_window
+from ...document import document
 from ...histogram import Histogram
-from ...host import host_facts, version
 from ...machine_load import busy_warnings
 from ...run_warnings import connection_warnings, pace_warnings, timeout_warnings
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
+from .facts import facts_of, mixture
 from .matrix import SINK, SOURCE, Matrix, Placement
 from .spec import MeshSpec
 from .timeline import Timeline
@@ -91,69 +92,59 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
     pairs = _pairs(outcome)
     records = sum(pair.records for pair in pairs.values())
     record_bytes = _record_bytes(outcome)
-    payload_bytes = round(records * record_bytes)
     seconds = _window(outcome, pairs, records)
-    between = _between_hosts(pairs)
-    records_per_s, latency = _together(between.values())
-    wire_bytes = round(sum(_of_host(outcome, index, "bytes_sent") for index in range(len(outcome.hosts))))
-    sent_bytes = _records_between_processes(outcome) * record_bytes
-    payload_mb_per_s = records_per_s * record_bytes / 1e6
-    wrong = _problems(outcome)
-    one_way, there_and_back = (Histogram(), latency) if spec.relay else (latency, Histogram())
-    kind = "open-loop" if spec.rate_per_s is not None else "sampled under load"
+    records_per_s, latency = _together(_between_hosts(pairs).values())
     sources, sinks = outcome.of(SOURCE), outcome.of(SINK)
     buffers = sum(each["buffers"] for each in sources)
     controls = sorted({each["congestion_control"] for each in sources} - {None})
     debloated = [each["debloated_buffer_bytes"] for each in sinks if each["debloated_buffer_bytes"] is not None]
-    steady = all(pair.steady for pair in pairs.values())
     timeline = outcome.timeline.samples(lambda host: outcome.names[host])
-    return {
-        "engine": "netstack",
-        "engine_kind": engine_kind,
-        "delivered": not wrong,
-        "records": records,
-        "seconds": seconds,
-        "records_per_s": records_per_s,
-        "payload_mb_per_s": payload_mb_per_s,
-        "wire_mb_per_s": payload_mb_per_s * wire_bytes / sent_bytes if wire_bytes and sent_bytes else None,
-        "latency_us": one_way.summary_us(),
-        "round_trip_latency_us": there_and_back.summary_us(),
-        "latency_kind": kind if latency.count else None,
-        "latency_samples": latency.count,
-        "latency_histogram": latency.to_dict() if latency.count else None,
-        "local": _local(outcome, pairs),
-        "cpu_s_per_gb": _cpu_s_per_gb(outcome, payload_bytes / 1e9),
-        "payload_bytes": payload_bytes,
-        "wire_bytes": wire_bytes,
-        "buffers": buffers,
-        "credits": sum(each["credits"] for each in sinks) if spec.credit else None,
-        "congestion_control": ", ".join(controls) or None,
-        "connections": sum(_connections(outcome, index) for index in range(len(outcome.hosts))),
-        "average_buffer_fill": sum(each["buffer_bytes"] for each in sources) / (buffers * spec.segment_size_bytes)
-        if buffers
-        else None,
-        "debloated_buffer_bytes": round(sum(debloated) / len(debloated)) if debloated else None,
-        "backpressured_ms_per_s": {kind: _ms_per_s(sources, f"{kind}_s") for kind in ("soft", "hard")},
-        "idle_ms_per_s": _ms_per_s(sinks, "idle_s"),
-        "metrics": {"producer": None, "consumer": None},
-        "hosts": _host_rows(outcome, pairs),
-        "pairs": _pair_rows(outcome, pairs),
-        "timeline": timeline,
-        "matrix": outcome.matrix.as_rows(),
-        "clock": _clock_rows(outcome),
-        "warnings": [
-            *(f"delivery: {text}" for text in wrong),
-            *_pace_warnings(outcome, steady),
+    hosts = _host_rows(outcome, pairs)
+    result = document(
+        spec,
+        engine="netstack",
+        records=records,
+        seconds=seconds,
+        records_per_s=records_per_s,
+        payload_bytes=round(records * record_bytes),
+        wire_bytes=round(sum(_of_host(outcome, index, "bytes_sent") for index in range(len(outcome.hosts)))),
+        sent_bytes=_records_between_processes(outcome) * record_bytes,
+        latency=latency,
+        cpu_s=_cpu_s(outcome),
+        problems=_problems(outcome),
+        warnings=[
+            *filter(None, [mixture(hosts)]),
+            *_pace_warnings(outcome, all(pair.steady for pair in pairs.values())),
             *timeout_warnings(spec, max((stopped_ns - outcome.start_ns) / 1e9 for stopped_ns in outcome.stopped_ns)),
             *(text for control in controls for text in connection_warnings(spec, control) if _is_on_loopback(spec)),
             *_clock_warnings(outcome),
             *_crowd_warnings(outcome),
             *([] if outcome.crowded else busy_warnings(timeline)),  # crowded processes wait for each other anyway
         ],
-        "settings": spec.as_dict(),
-        "host": host_facts(),
-        "version": version(),
-    }
+        netstack_build=" and ".join(sorted({str(host["netstack_build"]) for host in hosts})),
+        engine_kind=engine_kind,
+        round_trip_latency_us=Histogram().summary_us(),
+        local=_local(outcome, pairs),
+        buffers=buffers,
+        credits=sum(each["credits"] for each in sinks) if spec.credit else None,
+        congestion_control=", ".join(controls) or None,
+        connections=sum(_connections(outcome, index) for index in range(len(outcome.hosts))),
+        average_buffer_fill=sum(each["buffer_bytes"] for each in sources) / (buffers * spec.segment_size_bytes)
+        if buffers
+        else None,
+        debloated_buffer_bytes=round(sum(debloated) / len(debloated)) if debloated else None,
+        backpressured_ms_per_s={kind: _ms_per_s(sources, f"{kind}_s") for kind in ("soft", "hard")},
+        idle_ms_per_s=_ms_per_s(sinks, "idle_s"),
+        metrics={"producer": None, "consumer": None},
+        hosts=hosts,
+        pairs=_pair_rows(outcome, pairs),
+        timeline=timeline,
+        matrix=outcome.matrix.as_rows(),
+        clock=_clock_rows(outcome),
+    )
+    if spec.relay:  # with one clock there and back
+        result["latency_us"], result["round_trip_latency_us"] = result["round_trip_latency_us"], result["latency_us"]
+    return result
 
 
 def of_all_channels(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,9 +297,15 @@ def _host_rows(outcome: Outcome, pairs: _Pairs) -> Rows:
                 "clock_uncertainty_us": host.clock.uncertainty_ns / 1000,
                 "backpressured_ms_per_s": _ms_per_s(outcome.of(SOURCE, index), "soft_s", "hard_s"),
                 "idle_ms_per_s": _ms_per_s(outcome.of(SINK, index), "idle_s"),
+                **facts_of(host.facts, _congestion_control(outcome, index)),
             }
         )
     return rows
+
+
+def _congestion_control(outcome: Outcome, host: int) -> str | None:
+    used = sorted({each["congestion_control"] for each in outcome.of(SOURCE, host)} - {None})
+    return ", ".join(used) or None
 
 
 def _connections(outcome: Outcome, host: int) -> int:
@@ -365,7 +362,7 @@ def _clock_rows(outcome: Outcome) -> Rows:
     ]
 
 
-def _cpu_s_per_gb(outcome: Outcome, gigabytes: float) -> dict[str, float | None]:
+def _cpu_s(outcome: Outcome) -> dict[str, float | None]:
     used: dict[tuple[Any, ...], tuple[bool, bool, float]] = {}
     for each, result in outcome.results.items():
         process = outcome.hosts[each.host].facts.get("hostname"), result["pid"]
@@ -375,10 +372,7 @@ def _cpu_s_per_gb(outcome: Outcome, gigabytes: float) -> dict[str, float | None]
     is_split = all(writes != reads for writes, reads, _ in used.values())
     producer = sum(cpu_s for writes, _, cpu_s in used.values() if writes) if is_split else None
     consumer = total - producer if producer is not None else None
-    return {
-        name: cpu_s / gigabytes if gigabytes and cpu_s is not None else None
-        for name, cpu_s in (("producer", producer), ("consumer", consumer), ("total", total))
-    }
+    return {"producer": producer, "consumer": consumer, "total": total}
 
 
 def _pace_warnings(outcome: Outcome, steady: bool) -> list[str]:

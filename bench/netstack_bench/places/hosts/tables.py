@@ -12,6 +12,7 @@ from rich.table import Table
 from netstack.base.units import counted, format_count, format_latency, three_digits
 
 from ... import console
+from .facts import FACTS
 from .matrix import Matrix
 from .spec import MeshSpec
 
@@ -42,6 +43,9 @@ def print_hosts(result: Mapping[str, Any], out: Console) -> None:
         return
     out.print()
     out.print(_hosts(hosts))
+    if any(name in row for row in hosts for name in FACTS):
+        out.print()
+        out.print(_facts(hosts))
     if result.get("connections"):
         opened = counted(result["connections"], "connection")
         out.print(f"all channels between hosts were on {opened}, both directions together")
@@ -70,6 +74,13 @@ def _hosts(rows: Sequence[Mapping[str, Any]]) -> Table:
             _cell(row["idle_ms_per_s"], three_digits),
             f"{offset:,.0f} \u00b1 {unsure:,.0f}",
         )
+    return table
+
+
+def _facts(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = console.table(("host", *FACTS.values()), ())
+    for row in rows:
+        table.add_row(escape(str(row["host"])), *(escape(_cell(row.get(name), str)) for name in FACTS))
     return table
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 from netstack.base.scratch import scratch_folder
 
 from ...arrivals import paced_window
+from ...document import document
 from ...emulation import emulation_cells
 from ...endpoints import prepare
 from ...engines import load_engine, peer_spec, uses_timeout
 from ...histogram import Histogram
-from ...host import host_facts, version
+from ...host import host_facts
 from ...machine_load import busy_warnings
 from ...run_warnings import connection_warnings, pace_warnings, timeout_warnings
 from ...spec import DEFAULT_SECONDS, RunSpec
@@ -163,55 +164,26 @@ def _fraction(spec: RunSpec, records: int, elapsed_s: float) -> float | None:
 
 def _result(spec: RunSpec, engine: str, summaries: Summaries) -> dict[str, Any]:
     producer, consumer, start_ns = summaries.producer, summaries.consumer, summaries.start_ns
-    window, records, payload_bytes = consumer["window"], consumer["records"], consumer["payload_bytes"]
+    window, records = consumer["window"], consumer["records"]
     if spec.rate_per_s is not None:
         window = paced_window(spec.rate_per_s, records, start_ns, producer["stopped_ns"], consumer["last_ns"])
     seconds = window["seconds"]
-    records_per_s = window["records"] / seconds if seconds > 0 else 0.0
-    payload_mb_per_s = records_per_s * (payload_bytes / records) / 1e6 if records else 0.0
-    wire_bytes = _either(producer, consumer, "wire_bytes")
-    gigabytes = payload_bytes / 1e9
-    latency = Histogram.from_dict(consumer["latency"])
     sent_s = (producer["stopped_ns"] - start_ns) / 1e9
     congestion_control = _either(producer, consumer, "congestion_control")
     metrics = {"producer": producer["facts"]["metrics"], "consumer": consumer["facts"]["metrics"]}
     timeline = _timeline(producer, consumer)
-    return {
-        "engine": engine,
-        "delivered": not consumer["problems"],
-        "verified": consumer["verified"],
-        "records": records,
-        "seconds": seconds,
-        "records_per_s": records_per_s,
-        "payload_mb_per_s": payload_mb_per_s,
-        "wire_mb_per_s": payload_mb_per_s * wire_bytes / payload_bytes if wire_bytes and payload_bytes else None,
-        "latency_us": latency.summary_us(),
-        "latency_kind": consumer["latency_kind"] if latency.count else None,
-        "latency_samples": latency.count,
-        "latency_histogram": latency.to_dict() if latency.count else None,
-        "cpu_s_per_gb": {
-            "producer": producer["cpu_s"] / gigabytes if gigabytes else None,
-            "consumer": consumer["cpu_s"] / gigabytes if gigabytes else None,
-        },
-        "memory_bytes": {"producer": producer["memory_bytes"], "consumer": consumer["memory_bytes"]},
-        "payload_bytes": payload_bytes,
-        "wire_bytes": wire_bytes,
-        "buffers": _either(producer, consumer, "buffers"),
-        "credits": _either(consumer, producer, "credits"),
-        "congestion_control": congestion_control,
-        "average_buffer_fill": _either(producer, consumer, "average_buffer_fill"),
-        "debloated_buffer_bytes": _either(consumer, producer, "debloated_buffer_bytes"),
-        "backpressured_ms_per_s": {
-            kind: _metric(metrics["producer"], f"netstack_output_{kind}_backpressured_ms_per_second")
-            for kind in ("soft", "hard")
-        },
-        "idle_ms_per_s": _metric(metrics["consumer"], "netstack_input_idle_ms_per_second"),
-        "checkpoints": producer["facts"]["checkpoints"],
-        "metrics": metrics,
-        "timeline": timeline,
-        "costs": [*(producer["facts"]["costs"] or ()), *(consumer["facts"]["costs"] or ())] or None,
-        "warnings": [
-            *(f"delivery: {problem}" for problem in consumer["problems"]),
+    return document(
+        spec,
+        engine=engine,
+        records=records,
+        seconds=seconds,
+        records_per_s=window["records"] / seconds if seconds > 0 else 0.0,
+        payload_bytes=consumer["payload_bytes"],
+        wire_bytes=_either(producer, consumer, "wire_bytes"),
+        latency=Histogram.from_dict(consumer["latency"]),
+        cpu_s={"producer": producer["cpu_s"], "consumer": consumer["cpu_s"]},
+        problems=consumer["problems"],
+        warnings=[
             *pace_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
             *(timeout_warnings(spec, sent_s) if uses_timeout(engine) else ()),
             *connection_warnings(spec, congestion_control),
@@ -220,10 +192,24 @@ def _result(spec: RunSpec, engine: str, summaries: Summaries) -> dict[str, Any]:
             *consumer["facts"]["warnings"],
             *summaries.remarks,
         ],
-        "settings": spec.as_dict(),
-        "host": {**host_facts(), "netstack_build": consumer["netstack_build"]},
-        "version": version(),
-    }
+        netstack_build=consumer["netstack_build"],
+        verified=consumer["verified"],
+        memory_bytes={"producer": producer["memory_bytes"], "consumer": consumer["memory_bytes"]},
+        buffers=_either(producer, consumer, "buffers"),
+        credits=_either(consumer, producer, "credits"),
+        congestion_control=congestion_control,
+        average_buffer_fill=_either(producer, consumer, "average_buffer_fill"),
+        debloated_buffer_bytes=_either(consumer, producer, "debloated_buffer_bytes"),
+        backpressured_ms_per_s={
+            kind: _metric(metrics["producer"], f"netstack_output_{kind}_backpressured_ms_per_second")
+            for kind in ("soft", "hard")
+        },
+        idle_ms_per_s=_metric(metrics["consumer"], "netstack_input_idle_ms_per_second"),
+        checkpoints=producer["facts"]["checkpoints"],
+        metrics=metrics,
+        timeline=timeline,
+        costs=[*(producer["facts"]["costs"] or ()), *(consumer["facts"]["costs"] or ())] or None,
+    )
 
 
 def _timeline(producer: dict[str, Any], consumer: dict[str, Any]) -> list[dict[str, Any]] | None:

@@ -268,10 +268,22 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None)
     return result
 
 
-_OF_NODE: Final = ("rank", "host", "hostname", "pid", "python", "build", "netstack_build", "cpu", "cpus", "load")
+_OF_NODE: Final = (
+    "rank",
+    "host",
+    "hostname",
+    "pid",
+    "python",
+    "build",
+    "netstack_build",
+    "cpu",
+    "cpus",
+    "load",
+    "kernel",
+)
 _OF_HOST: Final = (
     *("sources", "sinks", "records", "bytes", "records_per_s", "payload_mb_per_s", "cpu_s"),
-    *("local_records_per_s", "clock_offset_us", "clock_uncertainty_us"),
+    *("local_records_per_s", "clock_offset_us", "clock_uncertainty_us", "congestion_control"),
 )
 
 

@@ -72,6 +72,8 @@ NODE_SCHEMA: Final = ", ".join(
         "netstack_build string",
         "cpu string",
         "cpus int",
+        "kernel string",
+        "congestion_control string",
         "load double",
         "kind string not null",
         "error string",

@@ -139,6 +139,7 @@ class Node:
             "why_python": netstack_build.reason,
             "cpu": cpu_model(),
             "cpus": os.cpu_count() or 1,
+            "kernel": platform.release(),
             "load": os.getloadavg()[0],
             "kind": OK,
             "error": None,

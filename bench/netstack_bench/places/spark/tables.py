@@ -35,13 +35,15 @@ NODES: Final = "node_runs"
 TIMELINE: Final = "timeline"
 AGGREGATES: Final = "aggregates"
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """The version of all tables; rows of version 1 have no such column.
 
 2. `node_runs.latency_max_us`, `runs.round_trip_latency_us_*`; percentiles of `aggregates` are medians of the runs'.
 3. `runs.settings_one_way`.
 4. Rates and latencies of runs, `hosts` and nodes are those between nodes (of all channels before); `connections` and
    `local_*` are new.
+5. `hosts` has the build, Python, kernel, CPUs and congestion control of each; `node_runs.kernel`,
+   `node_runs.congestion_control`.
 """
 
 _SPARK_COLUMNS: Final = {

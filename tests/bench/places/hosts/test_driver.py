@@ -106,6 +106,8 @@ def test_a_host_that_is_not_there_is_named() -> None:
     [
         (["run", "--hosts", "a:1", "--peer", "raw"], "--peer with --hosts"),
         (["run", "--relay"], "--relay goes with --hosts"),
+        (["run", "--same-build"], "--same-build goes with --hosts"),
+        (["sweep", "--same-build"], "--same-build go with --hosts"),
         (["run", "--secret-file", __file__], "--secret-file goes with --hosts"),
         (["run", "--hosts", "a"], "not HOST:PORT"),
         (["run", "--hosts", ","], "--hosts is empty"),

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from netstack.base.errors import ConfigError
 from netstack_bench.generator import Source
 from netstack_bench.histogram import Histogram
 from netstack_bench.places.hosts.clocks import HostClock, Reading
+from netstack_bench.places.hosts.facts import FACTS, check_same_build
 from netstack_bench.places.hosts.matrix import RELAY, SINK, SOURCE, Matrix, Placement
 from netstack_bench.places.hosts.result import (
     Host,
@@ -124,6 +126,34 @@ def test_rates_of_pairs_add_up() -> None:
     assert document["average_buffer_fill"] == 7200 / (3 * 32 * 1024)
     assert document["cpu_s_per_gb"]["total"] == pytest.approx(3.0 / (1800 * 8 / 1e9))
     assert document["cpu_s_per_gb"]["producer"] is None
+
+
+def test_hosts_that_differ_are_a_warning_and_each_is_described() -> None:
+    spec = MeshSpec(hosts=("a:1", "b:1", "c:1"))
+    kinds = ("compiled", "python", "compiled")
+    reported = [
+        {**each, "netstack_build": kind, "python": "3.12.1", "kernel": "6.1", "congestion_control": "bbr"}
+        for each, kind in zip(facts("a", "b", "c"), kinds, strict=True)
+    ]
+    document = document_of(outcome_of(spec, reported, [clock(0, 0, 10)] * 3, 5000), "hosts")
+    assert document["warnings"] == ["the hosts differ: build compiled on a and c, python on b"]
+    assert document["host"]["netstack_build"] == "compiled and python", "of those that were measured, not of the client"
+    assert [{name: row[name] for name in FACTS} for row in document["hosts"]] == [
+        {"netstack_build": kind, "python": "3.12.1", "kernel": "6.1", "cpus": 8, "congestion_control": "cubic"}
+        for kind in kinds
+    ], "the congestion control is that of the connections"
+    alike = [{**each, "netstack_build": "python"} for each in reported]
+    assert document_of(outcome_of(spec, alike, [clock(0, 0, 10)] * 3, 5000), "hosts")["warnings"] == []
+
+
+def test_only_builds_that_differ_are_refused() -> None:
+    hosts = [
+        {"host": "a:1", "netstack_build": "compiled", "cpus": 2},
+        {"host": "b:1", "netstack_build": "compiled", "cpus": 8},
+    ]
+    check_same_build(hosts)
+    with pytest.raises(ConfigError, match="compiled on a:1 and b:1, unknown on c:1"):
+        check_same_build([*hosts, {"host": "c:1"}])
 
 
 def test_cpu_is_told_by_role_where_each_host_has_one() -> None:

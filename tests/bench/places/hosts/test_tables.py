@@ -56,6 +56,16 @@ def test_the_matrix_says_which_subtask_sits_where() -> None:
     assert "1 source to 1 relay and back" in printed(print_matrix, MeshSpec(hosts=("a:1",), relay=True))
 
 
+def test_each_host_is_described_where_that_is_known() -> None:
+    told = [
+        {**host(name), "netstack_build": build, "kernel": "6.1"} for name, build in (("a", "compiled"), ("b", None))
+    ]
+    lines = [line.split() for line in printed(print_hosts, {"hosts": told, "pairs": [pair("a", "b")]}).splitlines()]
+    assert ["a", "compiled", "–", "6.1", "–", "–"] in lines  # noqa: RUF001
+    assert ["b", "–", "–", "6.1", "–", "–"] in lines  # noqa: RUF001
+    assert "congestion" not in printed(print_hosts, {"hosts": [host("a")], "pairs": [pair("a", "a")]})
+
+
 def test_hosts_and_pairs_have_a_row_each() -> None:
     text = printed(print_hosts, {"hosts": [host("a"), host("b")], "pairs": [pair("a", "a"), pair("a", "b")]})
     assert "-1,234 ± 40" in text
