@@ -1,8 +1,8 @@
 """The command line `netstack-bench`: run, sweep, report, compare, and the experiments.
 
 `--json` prints exactly one JSON document on standard output, also if the command fails (then with `error`). Exit code
-0: success. 1: a run failed or did not deliver everything. 2: bad usage. 130 or 143: stopped by Ctrl-C or SIGTERM; what
-was measured until then is kept and shown.
+0: success. 1: a run failed or did not deliver everything. 2: bad usage. 3: a condition of `--fail-on` is true. 130 or
+143: stopped by Ctrl-C or SIGTERM; what was measured until then is kept and shown.
 """
 
 from __future__ import annotations
@@ -34,12 +34,22 @@ from netstack.cli.values import COUNT, NUMBER
 from . import console
 from .channels.command import channels
 from .checkpoints.command import checkpoints
-from .compare import compare as compare_rows
+from .compare import compare as compare_rows, point_words
 from .decision.experiment import DEFAULT_BUDGET_S, Budget, continued
 from .decision.goal import Goal
 from .emulation import emulation_cells, emulation_summary
 from .engines import PEERS
-from .flags import flag, hosts_flags, json_flag, list_flag, place_flags, run_flags, sweep_flags, take_network
+from .flags import (
+    fail_on_flag,
+    flag,
+    hosts_flags,
+    json_flag,
+    list_flag,
+    place_flags,
+    run_flags,
+    sweep_flags,
+    take_network,
+)
 from .goals.command import goals
 from .goals.regress import regress
 from .grid import MOST_REPEATS, Grid, expected_seconds, with_rows
@@ -64,7 +74,7 @@ from .shuffle.command import shuffle
 from .simulate import simulate
 from .spec import RunSpec, check_segment_size, refuse_below, refuse_unused
 from .stopping import kept_at_interrupt
-from .store import Row, Store, StoreError, only_results, read_rows, reason, require_pyarrow
+from .store import Row, Store, StoreError, flatten, only_results, read_rows, reason, require_pyarrow
 from .sweep import (
     COMPARISON,
     REPORT,
@@ -79,6 +89,7 @@ from .sweep import (
     utc_text,
     write_combined_report,
 )
+from .thresholds import EXIT_CODE, Threshold, Verdict, judge
 
 SCHEMA_VERSION: Final = 1
 """Version of the document of `run --json` (run.schema.json), raised when a key is removed or changes its meaning."""
@@ -140,7 +151,8 @@ def _run(words: tuple[str, ...], runners: Runners, began_s: float) -> int:
 def cli() -> None:
     """Measures netstack between two processes over a real network stack, and verifies every delivery.
 
-    Exit codes: 0 for success; 1 if a run failed or a record was lost; 2 for wrong usage; 130 after Ctrl-C and 143 after
+    Exit codes: 0 for success; 1 if a run failed or a record was lost; 2 for wrong usage; 3 if a condition of --fail-on
+    is true; 130 after Ctrl-C and 143 after
     SIGTERM, which keep what was measured.
     """
 
@@ -155,16 +167,25 @@ def cli() -> None:
     click.Path(dir_okay=False, writable=True, path_type=Path),
     "Write the latency distribution to this file for HdrHistogram's plotters.",
 )
+@fail_on_flag
 @json_flag
 @click.pass_obj
 def run(
-    app: _App, /, peers: tuple[str, ...], repeats: int | None, hgrm: Path | None, as_json: bool, **settings: Any
+    app: _App,
+    /,
+    peers: tuple[str, ...],
+    repeats: int | None,
+    hgrm: Path | None,
+    fail_on: tuple[Threshold, ...],
+    as_json: bool,
+    **settings: Any,
 ) -> int:
     """Run one measurement with a producer and a consumer process, and print a table of results.
 
     With --hosts, sources and sinks run on any number of hosts; the table has a row for each host and each pair.
 
-    The exit code is 1 if a record did not arrive intact, in order and exactly once.
+    The exit code is 1 if a record did not arrive intact, in order and exactly once, and 3 if it did and a condition of
+    --fail-on is true.
     """
     check_segment_size(settings["segment_size_bytes"])
     refuse_unused(settings, peers)
@@ -184,6 +205,9 @@ def run(
         raise ConfigError(f"--hgrm {hgrm}: there is no folder {hgrm.parent}; create it, or name another file")
     started_at = utc_text()
     result, stopped = _measure(app.runners, place.run_once, spec, names, times)
+    verdicts = judge(fail_on, [flatten(result)])
+    if fail_on:
+        result = {**result, "thresholds": [each.as_dict() for each in verdicts]}
     if as_json:
         head = {
             "schema_version": SCHEMA_VERSION,
@@ -210,7 +234,14 @@ def run(
     late = [name for name, row in peer_rows(result).items() if row.get("delivered") is False]
     for name in late:
         errors.print(f"[red]not delivered by {escape(name)}:[/] its figures do not count")
-    return 1 if late or not_written else 0
+    return 1 if late or not_written else _exit_code(verdicts, errors)
+
+
+def _exit_code(verdicts: Sequence[Verdict], errors: Console) -> int:
+    failed = [each for each in verdicts if each.has_failed]
+    for each in failed:
+        errors.print(f"[red]failed:[/] {escape(each.sentence())}", soft_wrap=True)
+    return EXIT_CODE if failed else 0
 
 
 @cli.command(short_help="Measure a grid of settings and write a report.")
@@ -222,10 +253,18 @@ def run(
     _FOLDER,
     "Results folder; by default results/sweep-<date>. In an existing folder, finished runs are skipped.",
 )
+@fail_on_flag
 @json_flag
 @click.pass_obj
 def sweep(
-    app: _App, /, output: Path | None, budget_s: float | None, repeats: int | None, as_json: bool, **settings: Any
+    app: _App,
+    /,
+    output: Path | None,
+    budget_s: float | None,
+    repeats: int | None,
+    fail_on: tuple[Threshold, ...],
+    as_json: bool,
+    **settings: Any,
 ) -> int:
     """Measure a grid of buffer timeouts x record sizes x channels, recommend a timeout, and write a report.
 
@@ -240,6 +279,8 @@ def sweep(
 
     The default takes up to three minutes. After Ctrl-C, finished runs are stored and reported, and the same command
     with the same --output continues.
+
+    With --fail-on the exit code is 3 if a condition is true of the median of a setting, in runs that all succeeded.
     """
     require_pyarrow()
     check_segment_size(settings["segment_size_bytes"])
@@ -252,11 +293,17 @@ def sweep(
     if settings["input_path"] is not None:
         grid = with_rows(grid, settings["input_path"], settings["key_column"])
     is_fixed = repeats is not None or place.has_turns
-    return _run_grid(app, place, grid, output, as_json, None if is_fixed else (budget_s or 0.0))
+    return _run_grid(app, place, grid, output, as_json, None if is_fixed else (budget_s or 0.0), fail_on)
 
 
 def _run_grid(
-    app: _App, place: Place, grid: Grid, output: Path | None, as_json: bool, budget_s: float | None = None
+    app: _App,
+    place: Place,
+    grid: Grid,
+    output: Path | None,
+    as_json: bool,
+    budget_s: float | None = None,
+    fail_on: Sequence[Threshold] = (),
 ) -> int:
     """Makes the runs of a grid; `budget_s` is None for a fixed design, 0 for the default."""
     errors = console.err()
@@ -285,7 +332,8 @@ def _run_grid(
             where.open(planned[0].spec, store, progress, errors) as (once, bar),
         ):
             result = make_runs(grid, store, once, command=command, progress=bar, budget=budget)
-    _print_sweep(result, as_json)
+    verdicts = judge(fail_on, result.rows, point_words)
+    _print_sweep(result, as_json, verdicts)
     console.print_warnings({"warnings": warnings_of(result.rows)}, errors)
     if result.interrupted:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
@@ -304,7 +352,9 @@ def _run_grid(
             soft_wrap=True,
         )
     console.print_failures(result.rows, errors)
-    return 1 if result.failed or not (result.rows or result.interrupted) else 0
+    if result.failed or not (result.rows or result.interrupted):
+        return 1
+    return _exit_code(verdicts, errors)
 
 
 def _budget(app: _App, place: Place, given_s: float, expected_s: float) -> Budget:
@@ -466,10 +516,11 @@ def _rows(path: Path) -> list[Row]:
         raise ConfigError(str(error)) from error
 
 
-def _print_sweep(result: SweepResult, as_json: bool) -> None:
+def _print_sweep(result: SweepResult, as_json: bool, verdicts: Sequence[Verdict] = ()) -> None:
     lines = [*findings(result.rows), *emulation_summary(emulation_cells(result.rows))]
     if as_json:
-        console.print_json(result.as_dict(lines))
+        thresholds = {"thresholds": [each.as_dict() for each in verdicts]} if verdicts else {}
+        console.print_json({**result.as_dict(lines), **thresholds})
         return
     standard = console.out()
     for line in lines:

@@ -221,6 +221,11 @@ def _remarks(
     return remarks
 
 
+def point_words(row: Row) -> str:
+    """The settings of a row that matter, in words; repeats have the same."""
+    return _words(next(iter(_points([row]))))
+
+
 def _words(point: _Point) -> str:
     settings = dict(point)
     words = [

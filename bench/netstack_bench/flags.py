@@ -27,6 +27,7 @@ from netstack.cli.values import (
     NETWORK,
     NETWORKS,
     RATE,
+    RATES,
     SECONDS,
     SIZE,
     SIZES,
@@ -45,6 +46,7 @@ from .grid import (
 )
 from .labels import is_duration
 from .spec import Checkpoints, Emit, Read, RunSpec, TransportName, Verify, Write, constants_of
+from .thresholds import EXIT_CODE, Threshold
 
 PLACES = ("auto", "local", "spark", "hosts")
 
@@ -138,6 +140,16 @@ def gate_flags(spec: Any) -> Flag:
         segment_size_bytes=spec.segment_size_bytes,
     )
 
+
+fail_on_flag: Flag = click.option(
+    "--fail-on",
+    type=Parsed("condition", Threshold.parse),
+    multiple=True,
+    metavar="CONDITION",
+    help=f"Exit with {EXIT_CODE} if this is true of the figures, such as 'p99>20ms', 'throughput<200MB/s' or"
+    " 'records/s<1M'; give it several times for several conditions.",
+)
+"""The flag `--fail-on`."""
 
 json_flag: Flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 """The flag `--json`."""
@@ -345,8 +357,9 @@ sweep_flags = flags(
     flag("--latency-seconds", SECONDS, "Length of each latency run; by default --seconds; 0 leaves latency runs out."),
     flag(
         "--latency-rate",
-        RATE,
-        "Rate of the latency runs in records per second, open loop.",
+        RATES,
+        "Rate of the latency runs in records per second, open loop; a list draws latency against rate.",
+        "latency_rate_per_s",
         default=DEFAULT_LATENCY_RATE_PER_S,
     ),
     flag("--budget", LENGTH, "Time for the whole command, in which it repeats what the answer needs; by default 3min."),

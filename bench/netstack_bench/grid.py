@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from netstack.base.errors import ConfigError
-from netstack.base.units import format_duration, format_link_rate
+from netstack.base.units import format_count, format_duration, format_link_rate
 
 from .spec import Checkpoints, RunSpec, refuse_below
 
@@ -75,13 +75,17 @@ class PlannedRun:
             return "Flink: "
         return "" if self.spec.acts_as == _DEFAULT.acts_as else f"as {self.spec.acts_as}: "
 
+    @property
+    def _load(self) -> str:
+        return "" if self.spec.rate_per_s is None else f" at {format_count(self.spec.rate_per_s)}/s"
+
     def __str__(self) -> str:
         spec = self.spec
         timeout = format_duration(spec.buffer_timeout_s)
         buffers = spec.exclusive_buffers, spec.floating_buffers
         usual = buffers == (_DEFAULT.exclusive_buffers, _DEFAULT.floating_buffers)
         return (
-            f"{self._whose}{self.kind}, timeout {timeout}, {spec.rows}, "
+            f"{self._whose}{self.kind}{self._load}, timeout {timeout}, {spec.rows}, "
             f"{spec.channels} channel{'s' if spec.channels > 1 else ''}"
             f"{'' if usual else f', {buffers[0]} + {buffers[1]} buffers'}"
             f"{f', round trip {format_duration(spec.round_trip_s)}' if spec.round_trip_s else ''}"
@@ -95,7 +99,8 @@ class Grid:
 
     A timeout of None sends only full buffers; memories of None are those of the buffers, links of None the common one.
     `networks` has pairs of a link and a round trip in place of these axes. Latency runs last `seconds` if
-    `latency_seconds` is None; 0 leaves them out. Every run shares the settings `common`, of the class `spec_type`.
+    `latency_seconds` is None; 0 leaves them out; each point has one for each rate.
+    Every run shares the settings `common`, of the class `spec_type`.
     `points` are the runs of a pass in place of the axes. `turns` gives the settings to run in turn at each point, for
     peers.
     """
@@ -113,7 +118,7 @@ class Grid:
     checkpoint_intervals_s: tuple[float, ...] = (_DEFAULT.checkpoint_interval_s,)
     seconds: float = DEFAULT_SECONDS
     latency_seconds: float | None = None
-    latency_rate_per_s: float = DEFAULT_LATENCY_RATE_PER_S
+    latency_rate_per_s: float | tuple[float, ...] = DEFAULT_LATENCY_RATE_PER_S
     repeats: int = 1
     seed: int = 0
     common: dict[str, Any] = field(default_factory=dict)
@@ -128,6 +133,8 @@ class Grid:
                 raise ConfigError(f"{name}={values!r}: give a list of values: [{values!r}]")
             if values is not None and not values:
                 raise ConfigError(f"{flag} is empty; give at least one value")
+        if not self.latency_rates:
+            raise ConfigError("--latency-rate is empty; give at least one value")
         if self.networks == ():
             raise ConfigError("--network is empty; give at least one value")
         if self.networks:
@@ -183,12 +190,19 @@ class Grid:
             "networks": [list(each) for each in self.networks or ()],
             "seconds": self.seconds,
             "latency_seconds": self._latency_s,
-            "latency_rate_per_s": self.latency_rate_per_s,
+            "latency_rate_per_s": min(self.latency_rates),
+            "latency_rates_per_s": list(self.latency_rates),
             "repeats": self.repeats,
             "seed": self.seed,
             "common": dict(self.common),
             "points": [point.as_dict() for point in self.points],
         }
+
+    @property
+    def latency_rates(self) -> tuple[float, ...]:
+        """The rates of the latency runs, each once."""
+        rates = self.latency_rate_per_s
+        return tuple(dict.fromkeys(rates if isinstance(rates, (tuple, list)) else (rates,)))
 
     @property
     def _latency_s(self) -> float:
@@ -213,8 +227,8 @@ class Grid:
                 point["checkpoint_interval_s"] = _DEFAULT.checkpoint_interval_s
             throughput = self.spec_type(**{**self.common, **point, "seconds": self.seconds})
             yield throughput
-            if self._latency_s:
-                yield replace(throughput, rate_per_s=self.latency_rate_per_s, seconds=self._latency_s)
+            for rate_per_s in self.latency_rates if self._latency_s else ():
+                yield replace(throughput, rate_per_s=rate_per_s, seconds=self._latency_s)
 
 
 def with_rows(grid: Grid, name: str, key: str | None) -> Grid:

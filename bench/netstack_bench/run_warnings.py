@@ -15,7 +15,8 @@ from .spec import RunSpec
 _WINDOW_S: Final = (
     0.06  # what is left after the warm-up of a run that is too short for a steady window (`Arrivals.window`)
 )
-_RATE_KEPT: Final = 0.98  # below this part of the requested rate there is a warning
+RATE_KEPT: Final = 0.98
+"""Below this part of the requested rate there is a warning."""
 
 
 def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> list[str]:
@@ -30,7 +31,7 @@ def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float)
     if spec.rate_per_s is not None and sent_records > 1:
         # The last record is due one interval before the end of its second, hence the one less.
         reached = (sent_records - 1) / sent_s if sent_s > 0 else math.inf
-        if reached < _RATE_KEPT * spec.rate_per_s * (sent_records - 1) / sent_records:
+        if reached < RATE_KEPT * spec.rate_per_s * (sent_records - 1) / sent_records:
             warnings.append(
                 f"asked {spec.rate_per_s:g} records/s, sent {reached:.0f}: latencies grow with the run's length"
             )

@@ -304,6 +304,33 @@ def test_a_sweep_without_pyarrow_says_so_at_once(
     assert runners.specs == []
 
 
+def test_a_crossed_threshold_has_an_exit_code_of_its_own(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    slow = {"latency_us": {"p50": 100.0, "p99": 30_000.0}}
+    runners.trouble[1] = runners.trouble[2] = runners.trouble[3] = slow
+    words = ["run", "--rate", "1k", "--fail-on", "p99>20ms", "--fail-on", "p50>20ms"]
+    assert main(words, runners=runners) == 3
+    assert "failed: p99>20ms: 30 ms" in capsys.readouterr().err
+    assert main(["run", "--rate", "1k", "--fail-on", "p99>40ms"], runners=runners) == 0
+    capsys.readouterr()
+    assert main([*words, "--json"], runners=runners) == 3
+    verdicts = json.loads(capsys.readouterr().out)["thresholds"]
+    assert [(each["condition"], each["failed"]) for each in verdicts] == [("p99>20ms", True), ("p50>20ms", False)]
+    runners.trouble[4] = {**slow, "delivered": False}
+    assert main(words, runners=runners) == 1, "figures of a lost record do not count"
+    capsys.readouterr()
+    sweep = [*SMALL, "--place", "local", "--latency-rate", "1k,5k", "--output", str(tmp_path)]
+    assert main([*sweep, "--fail-on", "throughput>1MB/s", "--json"], runners=runners) == 3
+    printed = capsys.readouterr()
+    (verdict,) = json.loads(printed.out)["thresholds"]
+    assert verdict["failed"]
+    assert "throughput>1MB/s" in printed.err
+    assert main([*sweep, "--fail-on", "records/s<1"], runners=runners) == 0
+    assert {row["settings_rate_per_s"] for row in read_rows(tmp_path)} == {None, 1e3, 5e3}
+    assert main(["run", "--fail-on", "fast"], runners=runners) == 2
+
+
 def test_warnings_of_runs_are_printed_after_a_sweep(
     runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

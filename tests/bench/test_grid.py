@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -24,6 +25,18 @@ def test_every_point_has_a_throughput_and_a_latency_run_in_every_repeat() -> Non
     assert {run.kind for run in runs if run.spec.rate_per_s == 500.0} == {"latency"}
     assert {run.kind for run in runs if run.spec.rate_per_s is None} == {"throughput"}
     assert [run.order for run in runs] == list(range(len(runs)))
+
+
+def test_each_point_has_a_latency_run_at_each_rate() -> None:
+    grid = Grid(timeouts_s=(0.1, 0.0), record_sizes=(8,), channels=(1,), latency_rate_per_s=(1e3, 1e4, 1e3))
+    rates = Counter((run.spec.buffer_timeout_s, run.spec.rate_per_s) for run in grid.plan())
+    assert rates == dict.fromkeys(itertools.product((0.1, 0.0), (None, 1e3, 1e4)), 1)
+    assert grid.as_dict()["latency_rate_per_s"] == 1e3
+    assert grid.as_dict()["latency_rates_per_s"] == [1e3, 1e4]
+    assert Grid(latency_rate_per_s=500.0).as_dict()["latency_rates_per_s"] == [500.0]
+    assert "latency at 10 k/s" in {str(run).partition(",")[0] for run in grid.plan()}
+    with pytest.raises(ConfigError, match="--latency-rate is empty"):
+        Grid(latency_rate_per_s=())
 
 
 def test_repeats_are_whole_passes_each_in_its_own_order() -> None:

@@ -213,6 +213,48 @@ def test_what_behaves_as_flink_is_measured_so_and_set_so(
     assert config.emulates == daemon.emulates == version
 
 
+@pytest.mark.parametrize(("breaks", "low", "high"), [(40_000.0, 34_000.0, 40_000.0), (300.0, 250.0, 300.0)])
+def test_the_highest_rate_is_found_above_and_below_the_first(
+    runners: Frontier,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    breaks: float,
+    low: float,
+    high: float,
+) -> None:
+    real = runners.run_once
+
+    def run_once(spec: RunSpec, /, on_progress: object = None) -> dict[str, Any]:
+        document = real(spec)
+        if spec.rate_per_s is not None:
+            late = 900_000.0 if spec.rate_per_s > breaks else 1_000.0
+            document["latency_us"] = {**document["latency_us"], "p99": late}
+        return document
+
+    monkeypatch.setattr(runners, "run_once", run_once)
+    main(["recommend", "--p99", "20ms", "--highest-rate", "--json"], runners=runners)
+    found = told(capsys)["highest_rate"]
+    assert low <= found["records_per_s"] <= high < found["next_records_per_s"] <= high * 1.2
+    assert found["p99_us"] == 1_000.0
+    assert "keeps p99 up to 20 ms" in found["sentence"]
+    assert main(["recommend", "--highest-rate"], runners=runners) == 2
+
+
+def test_a_stored_sweep_over_rates_knows_the_highest(
+    runners: Frontier, fake_rows: Rows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = (1e3, 1e4, 1e5)
+    with Store(tmp_path) as store:
+        for row in fake_rows(
+            Grid(timeouts_s=(0.1, 0.0), record_sizes=(8,), channels=(1,), latency_rate_per_s=rates, repeats=3)
+        ):
+            rate = row["settings_rate_per_s"] or 1.0
+            store.append({**row, "latency_us_p99": rate})
+    main(["recommend", str(tmp_path), "--p99", "20ms", "--json"], runners=runners)
+    found = told(capsys)["highest_rate"]
+    assert (found["records_per_s"], found["next_records_per_s"]) == (1e4, 1e5)
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_real_small_run_says_something(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from netstack_bench.report import Analysis, build_report
 from netstack_bench.report.filters import Filters, choice_text
 from netstack_bench.report.frontier import frontier_section
 from netstack_bench.report.hosts import hosts_section, slow_host
+from netstack_bench.report.load import HighestRate, load_section
 from netstack_bench.report.percentiles import nines, percentiles_section
 from netstack_bench.report.points import Line
 from netstack_bench.report.timeline import timeline_section
@@ -188,6 +189,56 @@ def test_pairs_are_maps_of_throughput_and_latency(fake_rows: Rows, on_hosts: OnH
     assert page.count("sources</th>") == 1
     assert "\u2212130 \u00b5s &plusmn; 22.5 \u00b5s" in page
     assert ">idle<" not in page, "a column that no host has is left out"
+
+
+def against_rate(fake_rows: Rows) -> list[Row]:
+    """p50 rises tenfold with each rate; at the highest the system carries half of what was asked."""
+    rows = fake_rows(Grid(**{**ONE_POINT, "repeats": 2, "latency_rate_per_s": (1e5, 1e3, 1e4)}))
+    for row in rows:
+        rate = row["settings_rate_per_s"]
+        for name in ("p50", "p99"):
+            row[f"latency_us_{name}"] = (rate or 1e6) / 10
+        if rate == 1e5:
+            row["records_per_s"] = rate / 2
+    return rows
+
+
+def test_latency_against_rate_is_a_chart_of_its_own(fake_rows: Rows) -> None:
+    rows = against_rate(fake_rows)
+    html = section(load_section, rows)
+    assert html.count('<circle class="mark') + html.count("hollow") > 0
+    assert "10 k records/s" in html
+    assert "carried 50 k records/s" in html, "the mark that is a lower bound says why"
+    for label in ("1 k", "10 k", "100 k"):
+        assert f">{label}</text>" in html
+    analysis = Analysis(rows)
+    (line,) = analysis.lines
+    assert list(analysis.by_rate(line, 0.1)) == [1e3, 1e4, 1e5]
+    assert {row["settings_rate_per_s"] for row in analysis.runs("latency", line, 0.1)} == {1e3}, "never pooled"
+    assert analysis.latency_rates == [1e3]
+    assert any("at the lowest" in text for text in analysis.remarks())
+    assert not any("pooled" in text for text in analysis.remarks())
+    assert 'href="#load"' in build_report(rows, {})
+
+
+def test_one_rate_has_no_such_chart(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(**ONE_POINT))
+    assert section(load_section, rows) == ""
+    assert not any("lowest" in text for text in Analysis(rows).remarks())
+
+
+@pytest.mark.parametrize(
+    ("bound_us", "highest", "beyond"),
+    [(50.0, None, 1e3), (100.0, 1e3, 1e4), (5_000.0, 1e4, 1e5), (1e6, 1e4, 1e5)],
+)
+def test_the_highest_rate_keeps_the_bound_and_itself(
+    fake_rows: Rows, bound_us: float, highest: float | None, beyond: float
+) -> None:
+    analysis = Analysis(against_rate(fake_rows))
+    (line,) = analysis.lines
+    found = HighestRate.of(analysis.by_rate(line, 0.1), bound_us)
+    assert found is not None
+    assert (found.rate_per_s, found.next_per_s) == (highest, beyond)
 
 
 def test_a_mixture_of_hosts_is_on_the_first_card(fake_rows: Rows, on_hosts: OnHosts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +25,7 @@ from ..grid import DEFAULT_LATENCY_RATE_PER_S
 from ..labels import warnings_of
 from ..places.placements import LocalPlace, processes_of
 from ..report.answers import EVERY_WORKLOAD, Decision, answer_dict, decide
+from ..report.load import HighestRate
 from ..report.points import Analysis, Line
 from ..runners import Runners
 from ..spec import Emit, RunSpec, constants_of, refuse_below
@@ -31,6 +33,8 @@ from ..stopping import kept_at_interrupt
 from ..store import StoreError, only_results, read_rows
 from .lines import lines, memory_bytes, settings_of, spec_of
 from .measure import LADDER_S, Measurer
+
+_SEARCH = 1 / 3  # of the budget, for the highest rate
 
 
 @click.command(short_help="Which buffer timeout to set for a goal, and what it costs.")
@@ -52,6 +56,7 @@ from .measure import LADDER_S, Measurer
 @acts_as_flag
 @flag("--seconds", SECONDS, "Length of each run.", default=0.7)
 @flag("--budget", LENGTH, "Time after which no run begins.", default="3min")
+@click.option("--highest-rate", is_flag=True, help="With --p99: also search for the highest rate that keeps it.")
 @hosts_flags
 @json_flag
 @click.pass_context
@@ -61,6 +66,7 @@ def recommend(
     results: Path | None,
     p99_s: float | None,
     bytes_per_s: int | None,
+    highest_rate: bool,
     as_json: bool,
     **settings: Any,
 ) -> int:
@@ -74,12 +80,14 @@ def recommend(
     """
     if p99_s is not None and bytes_per_s is not None:
         raise ConfigError("--p99 with --throughput: one of them is the goal, the other what it costs; leave one out")
+    if highest_rate and p99_s is None:
+        raise ConfigError("--highest-rate goes with --p99, the latency that it keeps")
     goal = Goal.of(p99_s, None if bytes_per_s is None else bytes_per_s / 1e6)
     is_stopped = False
     if results is not None:
         answer = _stored(context, results, goal)
     else:
-        answer, is_stopped = _measured(context.obj.runners, goal, settings)
+        answer, is_stopped = _measured(context.obj.runners, goal, settings, highest_rate)
     if as_json:
         console.print_json({"goal": str(goal), "answers": answer})
     else:
@@ -92,7 +100,7 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
     given = [
         parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name not in ("results", "p99_s", "bytes_per_s", "as_json")
+        if parameter.name not in ("results", "p99_s", "bytes_per_s", "highest_rate", "as_json")
         and context.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
@@ -103,7 +111,11 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
             documents = [
                 document
                 for decision in decide(analysis, goal).values()
-                for document in _documents(decision, lambda *point: spec_of(analysis.runs("throughput", *point)[0]))
+                for document in _documents(
+                    decision,
+                    lambda *point: spec_of(analysis.runs("throughput", *point)[0]),
+                    lambda *point: _highest_measured(analysis, goal, *point),
+                )
             ]
     except StoreError as error:
         raise ConfigError(str(error)) from error
@@ -112,33 +124,52 @@ def _stored(context: click.Context, results: Path, goal: Goal) -> list[dict[str,
     return documents
 
 
-def _documents(decision: Decision, spec_at: Callable[[Line, float | None], RunSpec]) -> list[dict[str, Any]]:
+def _highest_measured(analysis: Analysis, goal: Goal, line: Line, timeout_s: float | None) -> HighestRate | None:
+    by_rate = analysis.by_rate(line, timeout_s)
+    return HighestRate.of(by_rate, goal.p99_us) if goal.p99_us is not None and len(by_rate) > 1 else None
+
+
+def _documents(
+    decision: Decision,
+    spec_at: Callable[[Line, float | None], RunSpec],
+    highest_at: Callable[[Line, float | None], HighestRate | None],
+) -> list[dict[str, Any]]:
     """The answer for all workloads together, if there are several, then that of each."""
     made = []
     if decision.together is not None:
         made.append({"workload": EVERY_WORKLOAD, **answer_dict(decision.together), "lines": {}, "warnings": []})
     for line, each in decision.lines.items():
-        made.append(_document(each, line.words, spec_at(line, each.chosen.timeout_s), ()))
+        point = line, each.chosen.timeout_s
+        made.append(_document(each, line.words, spec_at(*point), (), highest_at(*point)))
     return made
 
 
-def _measured(runners: Runners, goal: Goal, settings: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+def _measured(
+    runners: Runners, goal: Goal, settings: dict[str, Any], highest_rate: bool
+) -> tuple[list[dict[str, Any]], bool]:
     rate_per_s = settings.pop("rate_per_s")
+    budget_s = settings["budget_s"]
     measurer, budget = _measurer(runners, settings)
+    highest: HighestRate | None = None
 
     def result() -> Answer | None:
         return next((each.main for each in decide(Analysis(measurer.rows), goal).values()), None)
 
     with kept_at_interrupt(lambda: result() is not None) as stopped:
         measurer.size_buffers(lambda: budget.now() < budget.ends_s)
-        Experiment(measurer.grid(LADDER_S, rate_per_s), result, measurer, budget).run()
+        first = replace(budget, ends_s=budget.ends_s - (_SEARCH * budget_s if highest_rate else 0.0))
+        Experiment(measurer.grid(LADDER_S, rate_per_s), result, measurer, first).run()
+        decided = result()
+        if highest_rate and decided is not None and goal.p99_us is not None:
+            timeout_s = decided.chosen.timeout_s
+            highest = measurer.highest_rate(timeout_s, rate_per_s, goal.p99_us, lambda: budget.now() < budget.ends_s)
     if stopped.by:
         console.err().print(f"stopped by {stopped.by}: the answer rests on the runs until then", soft_wrap=True)
     last = result()
     if last is None:
         raise ConfigError("--budget: there is no time for runs at two timeouts; give a longer one")
     words = f"{measurer.spec.rows}, {counted(measurer.spec.channels, 'channel')}"
-    return [_document(last, words, measurer.spec, warnings_of(measurer.rows))], stopped.by is not None
+    return [_document(last, words, measurer.spec, warnings_of(measurer.rows), highest)], stopped.by is not None
 
 
 def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[Measurer, Budget]:
@@ -166,15 +197,19 @@ def _measurer(runners: Runners, settings: dict[str, Any]) -> tuple[Measurer, Bud
     return Measurer(place.run_once, place.spec(settings), LADDER_S[-1], print_step), budget
 
 
-def _document(answer: Answer, words: str, spec: RunSpec, warnings: Sequence[str]) -> dict[str, Any]:
+def _document(
+    answer: Answer, words: str, spec: RunSpec, warnings: Sequence[str], highest: HighestRate | None = None
+) -> dict[str, Any]:
     """Plain values; ranges are `middle low high`, None where the noise is unknown."""
     memory = memory_bytes(spec)
+    rate = {} if highest is None else {**highest.as_dict(), "sentence": highest.sentence(str(answer.goal))}
     return {
         "workload": words,
         **answer_dict(answer),
         "buffers": settings_of(spec),
         "bottleneck": answer.chosen.bottleneck or None,
         "memory_bytes": memory,
+        **({"highest_rate": rate} if rate else {}),
         "lines": lines(spec, answer.chosen.timeout_s),
         "warnings": warnings,
     }
@@ -185,7 +220,9 @@ def _print(document: dict[str, Any], *, with_lines: bool) -> None:
     buffers = f", {document['buffers']}" if "buffers" in document else ""
     memory = f"; memory {format_size(document['memory_bytes'], space=' ')}" if "memory_bytes" in document else ""
     standard.print(f"[bold]{escape(document['workload'])}[/]{buffers}", soft_wrap=True)
-    standard.print(f"Buffer timeout: {escape(document['sentence'])}{memory}\n", soft_wrap=True)
+    highest = document.get("highest_rate")
+    rate = f"\nHighest rate: {highest['sentence']}" if highest else ""
+    standard.print(f"Buffer timeout: {escape(document['sentence'])}{memory}{escape(rate)}\n", soft_wrap=True)
     for where, text in document["lines"].items() if with_lines else ():
         standard.print(f"[dim]# {escape(where)}[/]\n{escape(text)}\n", soft_wrap=True)
     console.print_warnings(document, console.err())

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from netstack.base.units import format_latency
+from netstack.base.units import format_count, format_latency
 
+from ..figure import Figure
 from ..grid import Grid, PlannedRun
 from ..interval import ENOUGH_REPEATS, Interval
 from ..labels import setting_text
 from ..places.local.processes import MeasurementFailed
+from ..report.load import HighestRate
 from ..report.points import row_latency
 from ..runners import RunOnce
 from ..spec import RunSpec, constants_of
@@ -26,6 +28,11 @@ PAYS: Final = 1.02
 """The whole interval of the throughput with more buffers must be above this multiple."""
 
 _ROOM: Final = 1.25  # times the product of bandwidth and delay: credit comes back a little late
+
+
+_RUNS_A_RATE: Final = 3
+_CLOSE: Final = 1.15  # the highest rate is known to this factor
+_FAR: Final = 100.0  # below the rate of the latency runs no lower rate is tried
 
 
 class Measurer:
@@ -61,6 +68,48 @@ class Measurer:
             )
             self._report(f"timeout {setting_text('buffer_timeout_s', run.spec.buffer_timeout_s)}: {figure}")
 
+    def highest_rate(
+        self, timeout_s: float | None, rate_per_s: float, bound_us: float, has_time: Callable[[], bool]
+    ) -> HighestRate | None:
+        """Bisects between the rate of the latency runs and the throughput at this timeout; a rate has up to three runs.
+
+        Lower rates follow where that of the latency runs does not keep the bound. None where the timeout has no runs.
+        """
+        spec = replace(self.spec, buffer_timeout_s=timeout_s)
+        at_timeout = [row for row in self.rows if row.get("settings_buffer_timeout_s") == timeout_s]
+        free = Figure.of(row["records_per_s"] for row in at_timeout if row["settings_rate_per_s"] is None)
+        by_rate: dict[float, list[Row]] = {
+            rate_per_s: [row for row in at_timeout if row["settings_rate_per_s"] is not None]
+        }
+        if free is None or not by_rate[rate_per_s]:
+            return None
+
+        def keeps(rate: float) -> bool:
+            rows = by_rate.setdefault(rate, [])
+            while len(rows) < _RUNS_A_RATE and (not rows or has_time()):
+                rows.append(self._measured(replace(spec, rate_per_s=rate)))
+                alone = [HighestRate.of({rate: [each]}, bound_us) for each in rows]
+                passed = [each is not None and each.rate_per_s is not None for each in alone]
+                if len(passed) > 1 and len(set(passed)) == 1:
+                    break
+            found = HighestRate.of({rate: rows}, bound_us)
+            is_kept = found is not None and found.rate_per_s is not None
+            p99 = Figure.of(row_latency(row, "p99") for row in rows)
+            latency = "no latency" if p99 is None else f"p99 {format_latency(p99.median)}"
+            self._report(f"{format_count(rate)} records/s: {latency}{'' if is_kept else ', too much'}")
+            return is_kept
+
+        first = HighestRate.of(by_rate, bound_us)
+        low, high = rate_per_s, max(free.median, rate_per_s * _CLOSE)
+        if first is None or first.rate_per_s is None:
+            low, high = rate_per_s / _FAR, rate_per_s
+        while high > low * _CLOSE and has_time():
+            rate = _two_digits(math.sqrt(low * high))
+            if not low < rate < high:
+                break
+            low, high = (rate, high) if keeps(rate) else (low, rate)
+        return HighestRate.of(by_rate, bound_us)
+
     def size_buffers(self, has_time: Callable[[], bool]) -> None:
         """Sets as many floating buffers as the line holds, if the profile allows it and runs by turns show a gain."""
         plain = replace(self.spec, buffer_timeout_s=self._reference_s)
@@ -91,3 +140,7 @@ class Measurer:
         if row.get("delivered") is not True:
             raise MeasurementFailed("a run did not deliver every record; its figures do not count")
         return row
+
+
+def _two_digits(rate: float) -> float:
+    return float(f"{rate:.2g}")

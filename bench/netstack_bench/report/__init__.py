@@ -27,6 +27,7 @@ from .charts import latency_figure, legend, throughput_figure
 from .filters import Filters
 from .frontier import frontier_section
 from .hosts import hosts_section, mixed_hosts
+from .load import load_section
 from .on_spark import on_spark, spark_facts, spark_remarks, where_on_spark
 from .percentiles import percentiles_section
 from .points import Analysis, facet, noise_warnings
@@ -74,6 +75,7 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
         *([] if by_timeout else [buffers]),
         ("curves", "Curves", _curves(analysis, filters) if by_timeout else ""),
         ("kept", "Kept", kept_table(analysis, filters)),
+        ("load", "Against rate", load_section(analysis, filters)),
         ("frontier", "Frontier", frontier_section(analysis, filters)),
         ("percentiles", "Percentiles", percentiles_section(analysis, filters)),
         *([buffers] if by_timeout else []),

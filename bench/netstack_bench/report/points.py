@@ -83,6 +83,13 @@ class Analysis:
                 tuple((name, setting_text(name, facet(row, name))) for name in self.varying),
             )
             self._groups.setdefault((row_kind(row), line, row.get("settings_buffer_timeout_s")), []).append(row)
+        self._rates: dict[tuple[Line, float | None], dict[float, list[Row]]] = {}
+        for (kind, line, timeout), entries in self._groups.items():
+            if kind == "latency":
+                by_rate = self._rates.setdefault((line, timeout), {})
+                for row in sorted(entries, key=lambda row: float(row["settings_rate_per_s"])):
+                    by_rate.setdefault(float(row["settings_rate_per_s"]), []).append(row)
+                entries[:] = by_rate[min(by_rate)]
         self.lines = sorted({line for _, line, _ in self._groups}, key=_line_order)
         self.own_lines = [line for line in self.lines if ("engine_kind", "flink") not in line.extras]
         """The lines without those of a real Flink, which the findings ignore."""
@@ -107,8 +114,12 @@ class Analysis:
 
     @property
     def latency_rates(self) -> list[float]:
-        """The rates of the latency runs, in records per second."""
-        return sorted({row["settings_rate_per_s"] for row in self.good if row_kind(row) == "latency"})
+        """The rates of the latency runs, in records per second; of several at one point the lowest."""
+        return sorted({min(by_rate) for by_rate in self._rates.values()})
+
+    def by_rate(self, line: Line, timeout_s: float | None) -> Mapping[float, Sequence[Row]]:
+        """The latency runs of one point at each rate, from the lowest; `runs` has those at the lowest only."""
+        return self._rates.get((line, timeout_s), {})
 
     def throughput(self, line: Line, timeout_s: float | None, name: str = "records_per_s") -> Figure | None:
         """A figure of the throughput runs of one point."""
@@ -157,8 +168,13 @@ class Analysis:
         ):
             if any(len(_distinct(self.rows, name)) > 1 for name in names):
                 remarks.append(f"These rows come from different {words}; compare them with care.")
+        if any(len(by_rate) > 1 for by_rate in self._rates.values()):
+            remarks.append(
+                "Where a point has latency runs at several rates, its latency is that at the lowest; the others are in"
+                " latency against rate."
+            )
         for kind in ("throughput", "latency"):
-            rows = [row for row in self.good if row_kind(row) == kind]
+            rows = [row for (each, _, _), entries in self._groups.items() if each == kind for row in entries]
             for name in ("rate_per_s", "seconds"):
                 values = _distinct(rows, f"settings_{name}")
                 if len(values) > 1:
