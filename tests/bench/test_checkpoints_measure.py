@@ -112,7 +112,7 @@ class FakeCluster:
         record = SimpleNamespace(end=end, master=None, ended=ended)
         nodes = [SimpleNamespace(location=SimpleNamespace(name=name)) for name in ("a", "b")]
         self.jobmanager = SimpleNamespace(
-            jobs=SimpleNamespace(submit=self.submit, records={"1": record}),
+            dispatcher=SimpleNamespace(submit=self.submit, records={"1": record}),
             taskmanagers=SimpleNamespace(all=lambda: iter(nodes)),
         )
         deaths = [] if death is None else [death]

@@ -34,9 +34,9 @@ async def test_it_lasts_from_submission_to_the_end_of_the_job(autojump_clock: Mo
         return {"restarts": 2, "checkpoints_completed": 3, "vertices": []}
 
     record = SimpleNamespace(stored=SimpleNamespace(not_restored=()), master=None)
-    jobs = SimpleNamespace(find=lambda _: record)
+    dispatcher = SimpleNamespace(find=lambda _: record)
     cluster: Any = SimpleNamespace(
-        client=SimpleNamespace(submit=submit, job=show), jobmanager=SimpleNamespace(jobs=jobs), wait=wait
+        client=SimpleNamespace(submit=submit, job=show), jobmanager=SimpleNamespace(dispatcher=dispatcher), wait=wait
     )
 
     @asynccontextmanager

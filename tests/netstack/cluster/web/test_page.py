@@ -41,10 +41,10 @@ def said(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:
     """Every channel by its producer, consumer and subpartition, as the networks of both processes tell it."""
     found: dict[str, dict[str, str]] = {}
     networks = [
-        scope.environment.statistics()
+        job.environment.statistics()
         for each in taskmanagers
-        for scope in each.scopes
-        if scope.environment is not None
+        for job in each.jobs_in_process
+        if job.environment is not None
     ]
     for network in networks:
         for gate in network.gates:
