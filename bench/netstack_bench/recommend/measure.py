@@ -92,8 +92,8 @@ class Measurer:
                 passed = [each is not None and each.rate_per_s is not None for each in alone]
                 if len(passed) > 1 and len(set(passed)) == 1:
                     break
-            found = HighestRate.of({rate: rows}, bound_us)
-            is_kept = found is not None and found.rate_per_s is not None
+            all_runs = HighestRate.of({rate: rows}, bound_us)
+            is_kept = all_runs is not None and all_runs.rate_per_s is not None
             p99 = Figure.of(row_latency(row, "p99") for row in rows)
             latency = "no latency" if p99 is None else f"p99 {format_latency(p99.median)}"
             self._report(f"{format_count(rate)} records/s: {latency}{'' if is_kept else ', too much'}")
