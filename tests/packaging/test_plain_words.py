@@ -59,11 +59,13 @@ def idioms(path: Path) -> Iterator[str]:
 
 
 def by_package() -> dict[str, list[str]]:
-    """The idioms of each package of netstack and of its rooms, and of the documents."""
+    """The idioms of each package of netstack and of its rooms, of the tests by folder, and of the documents."""
     packages: dict[str, list[str]] = {}
     pages = [*ROOT.glob("*.md"), *(ROOT / "tools").rglob("*.md")]
-    for root in PACKAGES:
+    for root in (*PACKAGES, Path("tests")):
         for path in sorted((ROOT / root).rglob("*.py")):
+            if path == Path(__file__):
+                continue  # it quotes them
             parts = path.relative_to(ROOT / root.parent).parent.parts
             packages.setdefault(".".join(parts[:2]), []).extend(idioms(path))
         pages += (ROOT / root).rglob("*.md")

@@ -104,18 +104,18 @@ class HighestRate:
 
 
 def _view(analysis: Analysis, filters: Filters, timeout_s: float | None, count: int) -> str:
-    by_line = {line: found for line in analysis.lines if len(found := analysis.by_rate(line, timeout_s)) > 1}
+    by_line = {line: by_rate for line in analysis.lines if len(by_rate := analysis.by_rate(line, timeout_s)) > 1}
     if not by_line:
         return ""
     values = [
         value
-        for found in by_line.values()
-        for rows in found.values()
+        for by_rate in by_line.values()
+        for rows in by_rate.values()
         for row in rows
         for name, _ in PERCENTILES
         if (value := row_latency(row, name))
     ]
-    rates = sorted({rate for found in by_line.values() for rate in found})
+    rates = sorted({rate for by_rate in by_line.values() for rate in by_rate})
     panels = []
     for name, tab in PERCENTILES:
         series = [

@@ -90,7 +90,7 @@ class VisitingWriter(Generic[T]):
         self._is_finished = False
         self._is_late = False
         self._failure: BaseException | None = None
-        self._was_told = False
+        self._is_annotated = False
         self._taken_records = 0
         self._unwritten = 0
 
@@ -220,7 +220,7 @@ class VisitingWriter(Generic[T]):
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._told(self._failure)
+            raise self._annotated(self._failure)
 
     def _take(self, records: int) -> None:
         """From here on the record or batch will be written completely, by this call or by the loop."""
@@ -287,15 +287,15 @@ class VisitingWriter(Generic[T]):
         elif not (inner.is_released or inner.is_finished):
             return error
         self._failure = error
-        return self._told(error)
+        return self._annotated(error)
 
-    def _told(self, error: BaseException) -> BaseException:
+    def _annotated(self, error: BaseException) -> BaseException:
         """Returns the failure itself the first time, and an error that refers to it afterwards."""
         if self._is_finished:
             return error
         lost = f"{self._unwritten} records that its writer had taken were not written"
-        if not self._was_told:
-            self._was_told = True
+        if not self._is_annotated:
+            self._is_annotated = True
             error.add_note(f"partition {self._partition.partition_id!r}: {lost}")
             return error
         later = LocalProtocolError(
