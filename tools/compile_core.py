@@ -56,8 +56,10 @@ MODULES: Final = (
         "exchange.outbound.slices",
     ),
     *("exchange.outbound.partition", "exchange.outbound.subpartition"),
-    *("exchange.outbound.sender", "exchange.outbound.sending_channel", "exchange.outbound.credit_boost"),
-    *("exchange.wire.credit", "exchange.wire.codec", "exchange.wire.codec_native", "exchange.wire.assembler"),
+    *("exchange.outbound.sender", "exchange.outbound.sending_channel"),
+    *("exchange.credit.sending", "exchange.credit.boost", "exchange.credit.receiving"),
+    *("exchange.credit.spare", "exchange.credit.uncredited"),
+    *("exchange.wire.codec", "exchange.wire.codec_native", "exchange.wire.assembler"),
     *("exchange.wire.outgoing_batch", "exchange.wire.connection"),
     *(
         "exchange.wire.codec_flink",
@@ -73,7 +75,6 @@ MODULES: Final = (
     ),
     *("exchange.stored.stored_regions", "exchange.stored.view", "exchange.stored.store"),
     *(
-        "exchange.inbound.channel_buffers",
         "exchange.inbound.channel",
         "exchange.inbound.local_channel",
         "exchange.inbound.parts",

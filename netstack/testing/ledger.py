@@ -17,7 +17,7 @@ Credit, for each channel (Flink's law, split so that data in flight is counted t
 Wake-ups and order (`audit`): every channel with work is queued for it, and every waiting channel is registered where it
 is woken; priority events are first in every queue, and only its last element is unfinished.
 
-It reads private attributes (`_requested`, `_floating`, ...), because a snapshot of 200 channels costs more than a step.
+It reads private attributes (`_requested`, `_channels`, ...), because a snapshot of 200 channels costs more than a step.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Final, final
 from ..base.events import DataType
 from ..exchange.buffer.buffer import Buffer
 from ..exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
+from ..exchange.credit.sending import MAX_CREDIT
 from ..exchange.inbound.channel import RemoteInputChannel
 from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.outbound.partition import ResultPartition
 from ..exchange.outbound.sender import ChannelSender
 from ..exchange.outbound.sending_channel import SendingChannel
 from ..exchange.outbound.subpartition import ResultSubpartition
-from ..exchange.wire.credit import MAX_CREDIT
 from ..network.environment import NetworkEnvironment
 from .scripted import Pipe
 
@@ -76,7 +76,7 @@ class Ledger:
     def add_gate(self, gate: SingleInputGate, channels: Iterable[RemoteInputChannel]) -> None:
         """Adds a gate and its channels, until they are released and the last segment is returned."""
         self._gates[gate] = list(channels)
-        self._exclusive += sum(channel.initial_credit for channel in self._gates[gate])
+        self._exclusive += sum(channel.manager.initial_credit for channel in self._gates[gate])
 
     # After a step.
 
@@ -142,14 +142,14 @@ class Ledger:
         for gate, channels in self._gates.items():
             floating = held[gate]
             for channel in channels:
-                floating += len(channel._floating)
-                own = exclusive[channel] + len(channel._exclusive)
-                for buffer in channel._queue:
+                floating += len(channel.manager.floating)
+                own = exclusive[channel] + len(channel.manager.exclusive)
+                for buffer in channel.manager.queue:
                     if buffer.data_type is _DATA:
                         floating += buffer.is_floating
                         own += not buffer.is_floating
-                assert channel.is_released or own == channel.initial_credit, (
-                    f"{channel}: {own} of its {channel.initial_credit} exclusive buffers are somewhere"
+                assert channel.is_released or own == channel.manager.initial_credit, (
+                    f"{channel}: {own} of its {channel.manager.initial_credit} exclusive buffers are somewhere"
                 )
                 if not channel.is_released:
                     _check_wake_ups(channel)
@@ -174,9 +174,10 @@ class Ledger:
             if channel.is_released:
                 released += 1
                 continue
-            receive = channel.credit
+            receive = channel.manager.credit
             used = receive.used
-            if receive.announced + receive.unannounced - used != len(channel._exclusive) + len(channel._floating):
+            manager = channel.manager
+            if receive.announced + receive.unannounced - used != len(manager.exclusive) + len(manager.floating):
                 self._explain(channel, None)
             number = channel.number
             sending = find(number)
@@ -184,9 +185,8 @@ class Ledger:
                 send = sending.credit
                 if (
                     send.available < 0
-                    or send.granted - send.available != sending.buffers
                     or receive.announced - send.granted != credit_under_way(number, 0)
-                    or sending.buffers - used != data_under_way(number, 0)
+                    or send.spent - used != data_under_way(number, 0)
                 ):
                     self._explain(channel, sending)
         if gate.pool is not None:
@@ -197,7 +197,7 @@ class Ledger:
     def _forget(self, gate: SingleInputGate) -> None:
         """Removes released channels, and their gate after the last channel and segment."""
         channels = self._gates[gate]
-        self._exclusive -= sum(channel.initial_credit for channel in channels if channel.is_released)
+        self._exclusive -= sum(channel.manager.initial_credit for channel in channels if channel.is_released)
         self._gates[gate] = left = [channel for channel in channels if not channel.is_released]
         if not left and gate.is_closed and (gate.pool is None or not gate.pool._requested):
             del self._gates[gate]
@@ -208,25 +208,21 @@ class Ledger:
         No law is violated if a channel without exclusive buffers is blocked: its receiver has returned its buffers, and
         the sender will reset its credit on resume.
         """
-        receive = channel.credit
-        assert receive.announced + receive.unannounced - receive.used == channel.free_buffers, (
+        receive = channel.manager.credit
+        assert receive.announced + receive.unannounced - receive.used == channel.manager.free_buffers, (
             f"{channel}: announced {receive.announced} + unannounced {receive.unannounced} - used {receive.used} is not"
-            f" the {channel.free_buffers} free buffers"
+            f" the {channel.manager.free_buffers} free buffers"
         )
         if sending is None:
             return
         send = sending.credit
         assert send.available >= 0, f"{channel}: credit {send.available}"
-        assert send.granted - send.available == sending.buffers, (
-            f"{channel}: granted {send.granted} - credit {send.available} is not the {sending.buffers} data buffers"
-            " sent"
-        )
         view = sending.view
-        if not channel.initial_credit and isinstance(view, ResultSubpartition) and view.is_blocked:
+        if not channel.manager.initial_credit and isinstance(view, ResultSubpartition) and view.is_blocked:
             return
         for what, known, seen in (
             ("credits", receive.announced - send.granted, self._to_producer.credits.get(channel.number, 0)),
-            ("data buffers", sending.buffers - receive.used, self._to_consumer.data.get(channel.number, 0)),
+            ("data buffers", send.spent - receive.used, self._to_consumer.data.get(channel.number, 0)),
         ):
             assert seen == known, (
                 f"{channel}: {known - seen} {what} were lost on the way ({known} set out and did not arrive, {seen} are"
@@ -251,13 +247,13 @@ def check_environment(environment: NetworkEnvironment) -> None:
     for gate in environment._gates:
         for channel in gate.channels:
             if isinstance(channel, RemoteInputChannel) and not channel.is_released:
-                receive = channel.credit
+                receive = channel.manager.credit
                 assert (
                     receive.announced >= MAX_CREDIT  # without credit-based flow control
-                    or receive.announced + receive.unannounced - receive.used == channel.free_buffers
+                    or receive.announced + receive.unannounced - receive.used == channel.manager.free_buffers
                 ), (
                     f"{channel}: announced {receive.announced} + unannounced {receive.unannounced} - used"
-                    f" {receive.used} is not the {channel.free_buffers} free buffers"
+                    f" {receive.used} is not the {channel.manager.free_buffers} free buffers"
                 )
                 _check_wake_ups(channel)
     for sender in environment._endpoint._accepted.values():
@@ -318,13 +314,13 @@ def _check_line(sending: SendingChannel) -> None:
 def _check_wake_ups(channel: RemoteInputChannel) -> None:
     """Checks that the gate will poll the channel, and that the pool will offer it the buffers it needs."""
     gate = channel._gate
-    for index, buffer in enumerate(channel._queue):
+    for index, buffer in enumerate(channel.manager.queue):
         assert buffer.data_type.has_priority == (index < channel._priority_count), f"{channel}: element {index}"
-    if channel._queue or channel._error is not None:
+    if channel.manager.queue or channel._error is not None:
         assert channel.is_enqueued, f"{channel} has something to read and is not in line"
     pool = gate.pool
-    if pool is not None and channel.free_buffers < channel._required and channel._error is None:
-        assert channel._waiting, (
-            f"{channel} wants {channel._required} buffers, has {channel.free_buffers}, waits for none"
+    if pool is not None and channel.manager.free_buffers < channel.manager.required and channel._error is None:
+        assert channel.manager._is_waiting, (
+            f"{channel} wants {channel.manager.required} buffers, has {channel.manager.free_buffers}, waits for none"
         )
-        assert channel in pool._listeners, f"{channel} waits for a buffer that nobody will offer"
+        assert channel.manager in pool._listeners, f"{channel} waits for a buffer that nobody will offer"

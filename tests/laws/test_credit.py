@@ -379,13 +379,13 @@ def test_a_link_notices_what_goes_astray() -> None:
     link, gate = fresh()
     channel = gate.channels[0]
     assert isinstance(channel, RemoteInputChannel)
-    channel.credit.unannounced += 1
+    channel.manager.credit.unannounced += 1
     with pytest.raises(AssertionError, match="is not the 2 free buffers"):
         link.check()
     link, gate = fresh()
     channel = gate.channels[0]
     assert isinstance(channel, RemoteInputChannel)
-    channel.credit.announced += 1  # said to be on its way, and nowhere to be seen
-    channel.credit.unannounced -= 1
+    channel.manager.credit.announced += 1  # said to be on its way, and nowhere to be seen
+    channel.manager.credit.unannounced -= 1
     with pytest.raises(AssertionError, match="1 credits were lost on the way"):
         link.check()

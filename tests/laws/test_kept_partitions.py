@@ -25,13 +25,13 @@ from netstack.base.ids import ResultPartitionType, partition_id
 from netstack.exchange.buffer.buffer import Buffer
 from netstack.exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.exchange.buffer.stored import Packaging, StoredBuffer, decompress
+from netstack.exchange.credit.sending import SendCredit
 from netstack.exchange.outbound.partition import ResultPartition
 from netstack.exchange.outbound.selector import BroadcastSelector, ChannelSelector
 from netstack.exchange.outbound.writer import PartitionWriter
 from netstack.exchange.record.formats import format_named
 from netstack.exchange.stored.files import ShuffleFolder
 from netstack.exchange.stored.partition import KeptPartitionFactory
-from netstack.exchange.wire.credit import SendCredit
 
 SEGMENT = 1024
 HEAD = struct.Struct(">II")

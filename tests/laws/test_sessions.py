@@ -92,7 +92,9 @@ def check_credit(producer: NetworkEnvironment, gates: list[InputGate]) -> None:
     granted = {channel.partition_id: channel.credit for each in accepted for channel in each.channels}
     for channel in (channel for gate in gates for channel in gate._engine.channels):
         assert isinstance(channel, RemoteInputChannel)
-        assert granted[channel.partition_id] + channel.credit.unannounced == channel.free_buffers, channel
+        assert granted[channel.partition_id] + channel.manager.credit.unannounced == channel.manager.free_buffers, (
+            channel
+        )
 
 
 async def run(lines: CutLines, seed: int, plan: list[tuple[int, int, bool]]) -> None:

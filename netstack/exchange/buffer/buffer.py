@@ -131,8 +131,10 @@ class Allowance(Protocol):
 
     available: int
     """Data buffers that may be sent."""
-    is_on_demand: bool
-    """Whether it reserves buffers only for the announced backlog, because it has no exclusive buffers."""
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether it reserves buffers only for the announced backlog, because it has no exclusive buffers."""
 
 
 class BufferSource(Protocol):

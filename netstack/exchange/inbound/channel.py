@@ -1,13 +1,13 @@
 """RemoteInputChannel: an input channel whose producer is behind a connection.
 
 Takes: received segments and events from the `ChannelReceiver`. Gives: buffers to the gate, credit to the receiver's
-next announcement. `channel_buffers` manages its exclusive and floating buffers.
+next announcement. `credit.receiving` manages its exclusive and floating buffers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from ...base.errors import ChannelFailed, RemoteProtocolError
 from ...base.events import Alignment, CheckpointBarrier, DataType
@@ -15,9 +15,9 @@ from ...base.ids import ChannelDescriptor
 from ..buffer.buffer import Buffer
 from ..buffer.pools import LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
+from ..credit.receiving import NO_QUEUE, BufferManager, CreditLink
 from ..wire.codec import Inflate
 from .capture import InputCapture
-from .channel_buffers import NO_QUEUE, ChannelBuffers, ChannelLink
 from .gate import SingleInputGate
 from .in_band import (
     EVENT_OVERHEAD_BYTES,
@@ -33,13 +33,25 @@ from .statistics import ChannelStatistics
 
 _DATA: Final = DataType.DATA
 
-TRICKLE_BYTES: Final = 256
-"""A last buffer of so few bytes does not announce its credit at once, because its reader polls again soon. An
-announcement before the record is delivered would wake the producer first, and delay the record."""
+
+class ChannelLink(CreditLink, Protocol):
+    """The receiver of a connection, as its channels use it: it sends their control frames when the socket has room."""
+
+    def send_resume(self, number: int) -> None:
+        """Sends a resume for the channel of this number."""
+
+    def request_buffer_size(self, number: int, size_bytes: int) -> None:
+        """Requests a size for the channel's new buffers; only the newest request is sent."""
+
+    def acknowledge(self, number: int) -> None:
+        """Sends that every record of the channel was processed."""
+
+    def remove(self, channel: RemoteInputChannel) -> None:
+        """Removes a released channel and cancels it at the producer."""
 
 
 @final
-class RemoteInputChannel(ChannelBuffers):
+class RemoteInputChannel:
     """An input channel whose producer is behind a connection."""
 
     __slots__ = (
@@ -51,12 +63,14 @@ class RemoteInputChannel(ChannelBuffers):
         "_expected_sequence",
         "_gate",
         "_has_compressed",
+        "_link",
         "_priority_count",
         "backlog_announcements",
         "index",
         "is_enqueued",
         "is_finished",
         "is_first",
+        "manager",
         "partition_id",
         "peer",
         "subpartition",
@@ -86,7 +100,8 @@ class RemoteInputChannel(ChannelBuffers):
             credit_based: whether the producer sends only with credit; if not, data takes buffers when it arrives
                 (`uncredited`).
         """
-        super().__init__(exclusive, pool, network, credit_based=credit_based)
+        self.manager: Final = BufferManager(exclusive, pool, network, credit_based=credit_based)
+        self._link: ChannelLink | None = None
         self.index = index
         self.is_enqueued = False
         self.is_first = False
@@ -110,6 +125,16 @@ class RemoteInputChannel(ChannelBuffers):
         return f"channel {self.number} ({self.partition_id!r} subpartition {self.subpartition} at {self.peer})"
 
     @property
+    def number(self) -> int:
+        """Its number on the connection; -1 before `attach`."""
+        return self.manager.number
+
+    @property
+    def is_released(self) -> bool:
+        """Whether all of its buffers were returned."""
+        return self.manager.is_released
+
+    @property
     def is_answered(self) -> bool:
         """Whether the producer has sent anything but errors."""
         return bool(self._expected_sequence or self.backlog_announcements)
@@ -122,7 +147,7 @@ class RemoteInputChannel(ChannelBuffers):
     def attach(self, link: ChannelLink, number: int) -> None:
         """Attaches the channel to a connection under a number."""
         self._link = link
-        self.number = number
+        self.manager.attach(link, number)
 
     # From the receiver.
 
@@ -134,11 +159,12 @@ class RemoteInputChannel(ChannelBuffers):
         """
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
-        is_floating = bool(self._floating)
+        manager = self.manager
+        is_floating = bool(manager.floating)
         if is_floating:
-            free = self._floating.pop()
-        elif self._exclusive:
-            free = self._exclusive.pop()
+            free = manager.floating.pop()
+        elif manager.exclusive:
+            free = manager.exclusive.pop()
         else:
             raise without_credit(sequence, self)
         memory = segment.memory
@@ -155,11 +181,12 @@ class RemoteInputChannel(ChannelBuffers):
         """
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
-        is_floating = bool(self._floating)
+        manager = self.manager
+        is_floating = bool(manager.floating)
         if is_floating:
-            free = self._floating.pop()
-        elif self._exclusive:
-            free = self._exclusive.pop()
+            free = manager.floating.pop()
+        elif manager.exclusive:
+            free = manager.exclusive.pop()
         else:
             raise without_credit(sequence, self)
         self._take(memoryview(payload), len(payload), free, is_floating, sequence, backlog)
@@ -168,31 +195,25 @@ class RemoteInputChannel(ChannelBuffers):
         self, memory: memoryview, length: int, segment: Segment, is_floating: bool, sequence: int, backlog: int
     ) -> None:
         """Queues data that occupies `segment`."""
-        buffer = Buffer(memory, length, _DATA, self, segment, is_floating)
+        manager = self.manager
+        buffer = Buffer(memory, length, _DATA, manager, segment, is_floating)
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # 32 bits on the wire
         self._buffers += 1
         self._bytes += length
         buffer.sequence = sequence
         if self._capture is not None and self._capture.is_open:
             self._capture.add(memory)
-        queue = self._queue
+        queue = manager.queue
         if queue is NO_QUEUE:
-            queue = self._queue = deque()
+            queue = manager.queue = deque()
         queue.append(buffer)
         if len(queue) == 1:
             self._gate.enqueue(self)
+        manager.on_data(backlog, length)
         if not length:
             # An empty buffer has nothing to read: its credit returns at once.
             queue.pop()
             buffer.recycle()
-        self._backlog = backlog
-        wanted = backlog if backlog > self._expected else self._expected
-        required = self._required = wanted + self._initial_credit
-        self._is_trickle = not wanted and length <= TRICKLE_BYTES
-        if self.credit.use() and self._link is not None:
-            self._link.schedule_announcement(self)
-        if not self._waiting and len(self._exclusive) + len(self._floating) < required:
-            self.on_backlog(backlog)
 
     def on_parts(
         self, sequence: int, backlog: int, body: memoryview, sizes: tuple[int, ...], inflate: Inflate | None
@@ -206,34 +227,33 @@ class RemoteInputChannel(ChannelBuffers):
         """
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
-        is_floating = bool(self._floating)
-        if not self.free_buffers:
+        manager = self.manager
+        if not manager.free_buffers:
             raise without_credit(sequence, self)
         if inflate is not None:
             if self._capture is not None:
                 raise compressed_checkpoint(self)
             self._has_compressed = True
-        segment = self._floating.pop() if is_floating else self._exclusive.pop()
+        is_floating = bool(manager.floating)
+        segment = manager.floating.pop() if is_floating else manager.exclusive.pop()
         length = len(body)
         segment.memory[:length] = body
         self._expected_sequence = (sequence + len(sizes)) & 0xFFFFFFFF
         self._buffers += len(sizes)
         self._bytes += length
-        whole = Buffer(segment.memory[:length], length, _DATA, self, segment, is_floating)
+        whole = Buffer(segment.memory[:length], length, _DATA, manager, segment, is_floating)
         made = buffers_of(whole, sequence, sizes, inflate)
         if self._capture is not None and self._capture.is_open:
             self._capture.add(whole.memory)
         if made:
-            if self._queue is NO_QUEUE:
-                self._queue = deque()
-            was_empty = not self._queue
-            self._queue.extend(made)
+            if manager.queue is NO_QUEUE:
+                manager.queue = deque()
+            was_empty = not manager.queue
+            manager.queue.extend(made)
             if was_empty:
                 self._gate.enqueue(self)
+        manager.on_data(backlog, length)
         whole.recycle()
-        self.on_backlog(backlog)
-        if self.credit.use() and self._link is not None:
-            self._link.schedule_announcement(self)
 
     def on_event(self, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """Queues an in-band event, which occupies no buffer.
@@ -250,8 +270,9 @@ class RemoteInputChannel(ChannelBuffers):
             raise too_many_events(self)
         buffer = Buffer(memoryview(payload), len(payload), data_type, None)
         buffer.sequence = sequence
-        if self._queue is NO_QUEUE:
-            self._queue = deque()
+        manager = self.manager
+        if manager.queue is NO_QUEUE:
+            manager.queue = deque()
         if isinstance(event, CheckpointBarrier) and event.alignment is not Alignment.AT_LEAST_ONCE:
             if self._has_compressed:
                 raise compressed_checkpoint(self)
@@ -261,17 +282,17 @@ class RemoteInputChannel(ChannelBuffers):
         if data_type.has_priority:
             self._insert_first(buffer)
         else:
-            self._queue.append(buffer)
+            manager.queue.append(buffer)
             if data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
                 announcement = Buffer(memoryview(payload), len(payload), DataType.ANNOUNCEMENT, None)
                 announcement.sequence = sequence
                 self._event_bytes += len(payload) + EVENT_OVERHEAD_BYTES
                 self._insert_first(announcement)
             self._gate.enqueue(self)
-        if self._on_demand and data_type.blocks_upstream:
-            self._release_floating()
+        if manager.is_on_demand and data_type.blocks_upstream:
+            manager.release_floating()
         else:
-            self.on_backlog(backlog)
+            manager.on_backlog(backlog)
 
     def fail(self, error: Exception) -> None:
         """Fails the channel: `poll` raises the first error, after all received buffers."""
@@ -285,7 +306,7 @@ class RemoteInputChannel(ChannelBuffers):
 
     def poll(self) -> Buffer | None:
         """The next buffer; buffers received before a failure come first."""
-        queue = self._queue
+        queue = self.manager.queue
         if not queue:
             if self._error is not None:
                 raise self._error
@@ -307,8 +328,8 @@ class RemoteInputChannel(ChannelBuffers):
     def resume(self) -> None:
         """Sends a resume, after a blocking event."""
         if self._link is not None and not self.is_released:
-            if self._on_demand:
-                self.credit.forget()
+            if self.manager.is_on_demand:
+                self.manager.credit.forget()
             self._link.send_resume(self.number)
 
     def announce_buffer_size(self, size_bytes: int) -> None:
@@ -319,11 +340,11 @@ class RemoteInputChannel(ChannelBuffers):
     def measure(self) -> tuple[int, int]:
         """Returns the bytes of data polled so far, and the buffers in use here or at the producer; O(queue)."""
         polled = self._bytes
-        for buffer in self._queue:
+        for buffer in self.manager.queue:
             if buffer.data_type is _DATA:
                 polled -= buffer.length
-        at_producer = 0 if self.is_released else self._backlog
-        return polled, len(self._queue) + at_producer
+        at_producer = 0 if self.is_released else self.manager.backlog
+        return polled, len(self.manager.queue) + at_producer
 
     def queued_events(self) -> tuple[list[tuple[bytes, int]], int]:
         """The events that its reader has not polled, each with the bytes of data in front of it; O(queue).
@@ -332,7 +353,7 @@ class RemoteInputChannel(ChannelBuffers):
             The events, without announcements, and the bytes of all data in the queue.
         """
         events, ahead_bytes = [], 0
-        for buffer in self._queue:
+        for buffer in self.manager.queue:
             if buffer.data_type is _DATA:
                 ahead_bytes += buffer.length
             elif buffer.data_type is not DataType.ANNOUNCEMENT:
@@ -351,7 +372,7 @@ class RemoteInputChannel(ChannelBuffers):
         """
         if self._capture is None:
             self._capture = InputCapture()
-        return self._capture.start(checkpoint_id, unconsumed, self._queue)
+        return self._capture.start(checkpoint_id, unconsumed, self.manager.queue)
 
     def take_capture(self, checkpoint_id: int) -> bytes:
         """Ends the capture when the last barrier arrived or the checkpoint was aborted; returns the data."""
@@ -359,9 +380,9 @@ class RemoteInputChannel(ChannelBuffers):
 
     def prioritize(self, sequence: int) -> None:
         """Makes the barrier with this sequence number overtake the queue, if it is still queued."""
-        for index, buffer in enumerate(self._queue):
+        for index, buffer in enumerate(self.manager.queue):
             if buffer.sequence == sequence and buffer.data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
-                del self._queue[index]
+                del self.manager.queue[index]
                 buffer.data_type = DataType.PRIORITY_EVENT
                 self._insert_first(buffer)
                 return
@@ -375,42 +396,39 @@ class RemoteInputChannel(ChannelBuffers):
         """Returns every buffer and cancels the channel at the producer. Idempotent."""
         if self.is_released:
             return
-        self.is_released = True
-        queue, self._queue = self._queue, NO_QUEUE
-        for buffer in queue:
-            buffer.recycle()
-        self._return_all()
+        self.manager.release()
         if self._link is not None:
             self._link.remove(self)
 
     def statistics(self) -> ChannelStatistics:
         """A snapshot; O(queue)."""
-        unread = [buffer.length for buffer in self._queue if buffer.data_type is _DATA]
+        manager, credit = self.manager, self.manager.credit
+        unread = [buffer.length for buffer in self.manager.queue if buffer.data_type is _DATA]
         return ChannelStatistics(
             channel_index=self.index,
             is_local=False,
             partition_id=self.partition_id,
             subpartition=self.subpartition,
-            queued_buffers=len(self._queue),
-            queued_bytes=sum(buffer.length for buffer in self._queue),
+            queued_buffers=len(self.manager.queue),
+            queued_bytes=sum(buffer.length for buffer in self.manager.queue),
             buffers=self._buffers,
             bytes=self._bytes,
             polled_buffers=self._buffers - len(unread),
             polled_bytes=self._bytes - sum(unread),
-            exclusive=0 if self.is_released else self._initial_credit,
-            free_exclusive=len(self._exclusive),
-            free_floating=len(self._floating),
-            unannounced_credit=self.credit.unannounced,
-            announced_credit=self.credit.announced,
-            announcements=self.announcements,
+            exclusive=0 if self.is_released else manager.initial_credit,
+            free_exclusive=len(manager.exclusive),
+            free_floating=len(manager.floating),
+            unannounced_credit=credit.unannounced,
+            announced_credit=credit.announced,
+            announcements=manager.announcements,
             backlog_announcements=self.backlog_announcements,
-            sender_backlog=0 if self.is_released else self._backlog,
-            sender_expected=0 if self.is_released else self._expected,
+            sender_backlog=0 if self.is_released else manager.backlog,
+            sender_expected=0 if self.is_released else manager.expected,
             is_finished=self.is_finished,
         )
 
     def _insert_first(self, buffer: Buffer) -> None:
-        self._queue.insert(self._priority_count, buffer)
+        self.manager.queue.insert(self._priority_count, buffer)
         self._priority_count += 1
         self._gate.enqueue_first(self)
 

@@ -23,6 +23,7 @@ from ...base import crc
 from ...base.errors import ChannelFailed, ConnectionLost, ErrorCode, RemoteProtocolError, channel_error
 from ...base.events import DataType
 from ..buffer.segment import Segment
+from ..credit.receiving import BufferManager
 from ..wire.codec import Codec, Inflate
 from ..wire.frames import (
     Acknowledge,
@@ -40,7 +41,6 @@ from ..wire.frames import (
 from ..wire.greeting import FEATURE_CHECKSUM
 from ..wire.outgoing_batch import OutgoingBatch
 from .channel import RemoteInputChannel
-from .channel_buffers import ChannelBuffers
 
 CREDIT_PAIRS_A_FRAME = 1024  # 8 KiB of payload: half of what a control frame may carry
 
@@ -92,8 +92,8 @@ class ChannelReceiver:
         self._retrying: set[int] = set()
         self._channels: dict[int, RemoteInputChannel] = {}
         self._next_number = 0
-        self._to_announce: list[ChannelBuffers] = []
-        self._deferred: dict[ChannelBuffers, None] = {}
+        self._to_announce: list[BufferManager] = []
+        self._deferred: dict[BufferManager, None] = {}
         self._sizes: dict[int, int] = {}
         self._checksum = False
         self._closed: Exception | None = None
@@ -198,13 +198,13 @@ class ChannelReceiver:
                 channel = self._channels.get(number)
                 if channel is not None:
                     channel.backlog_announcements += 1
-                    channel.on_backlog(backlog)
-                    channel.release_unannounced()
+                    channel.manager.on_backlog(backlog)
+                    channel.manager.release_unannounced()
             case ExpectedBuffers(number, buffers):
                 channel = self._channels.get(number)
                 if channel is not None:
-                    channel.on_expected(buffers)
-                    channel.release_unannounced()
+                    channel.manager.on_expected(buffers)
+                    channel.manager.release_unannounced()
             case _:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"a producer does not send {type(frame).__name__} frames"
@@ -227,11 +227,11 @@ class ChannelReceiver:
         waiting = self._to_announce
         while waiting and batch.has_room:
             pairs = []
-            for channel in waiting[:CREDIT_PAIRS_A_FRAME]:
-                count = channel.credit.take()
-                if count and channel.number in self._channels:  # some producers reject credit for closed channels
-                    channel.announcements += 1
-                    pairs.append((channel.number, count))
+            for manager in waiting[:CREDIT_PAIRS_A_FRAME]:
+                count = manager.credit.take()
+                if count and manager.number in self._channels:  # some producers reject credit for closed channels
+                    manager.announcements += 1
+                    pairs.append((manager.number, count))
             del waiting[:CREDIT_PAIRS_A_FRAME]
             if pairs:
                 batch.add_control(self._codec.encode_control(AddCredit(tuple(pairs))))
@@ -243,16 +243,16 @@ class ChannelReceiver:
 
     # From the channels.
 
-    def schedule_announcement(self, channel: ChannelBuffers) -> None:
-        """Schedules an announcement of the channel's credit (called once until it is collected)."""
-        if channel.number in self._channels:
-            self._to_announce.append(channel)
+    def schedule_announcement(self, manager: BufferManager) -> None:
+        """Schedules an announcement of a channel's credit (called once until it is collected)."""
+        if manager.number in self._channels:
+            self._to_announce.append(manager)
             if len(self._to_announce) == 1:
                 self._on_write_wanted()
 
-    def defer_announcement(self, channel: ChannelBuffers) -> None:
+    def defer_announcement(self, manager: BufferManager) -> None:
         """Defers an announcement until no data arrives."""
-        self._deferred[channel] = None
+        self._deferred[manager] = None
 
     def announce_now(self) -> None:
         """Writes scheduled announcements before the consumer has read everything that arrived.
@@ -269,10 +269,10 @@ class ChannelReceiver:
         if not self._deferred:
             return
         deferred, self._deferred = self._deferred, {}
-        for channel in deferred:
-            if channel.is_short_of_credit:
-                channel.credit.schedule()
-                self.schedule_announcement(channel)
+        for manager in deferred:
+            if manager.is_short_of_credit:
+                manager.credit.is_scheduled = True
+                self.schedule_announcement(manager)
 
     def send_resume(self, number: int) -> None:
         """Sends a resume for the channel of this number."""
@@ -291,9 +291,9 @@ class ChannelReceiver:
         if number in self._channels:
             self._send(Acknowledge(number))
 
-    def remove(self, channel: ChannelBuffers) -> None:
+    def remove(self, channel: RemoteInputChannel) -> None:
         """Removes a released channel and cancels it at the producer."""
-        self._deferred.pop(channel, None)
+        self._deferred.pop(channel.manager, None)
         self._retried.pop(channel.number, None)
         if self._channels.pop(channel.number, None) is not None:
             self._send(CancelChannel(channel.number))
@@ -305,7 +305,7 @@ class ChannelReceiver:
         self._retrying.discard(number)
         channel = self._channels.get(number)
         if channel is not None:
-            credit = channel.credit.announced
+            credit = channel.manager.credit.announced
             self._send(OpenChannel(number, channel.partition_id, channel.subpartition, credit, channel.subpartitions))
 
     def _retry(self, channel: RemoteInputChannel) -> bool:

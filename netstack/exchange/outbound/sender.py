@@ -6,7 +6,7 @@ Gives: buffer frames to a gathering write, whenever the socket has room.
 Rules:
 - A data buffer costs one credit. An event costs none and is sent in order, unless it has priority.
 - Round robin among the channels that may send, one buffer each; channels with a priority event go first.
-- A channel that waits for credit announces more buffers than its backlog while it keeps sending (`credit_boost`).
+- A channel that waits for credit announces more buffers than its backlog while it keeps sending (`credit.boost`).
 - A channel that was opened without credit announces its backlog when it has data and no credit.
 - A frame for a channel that was closed crossed the close on its way, and is ignored. A frame for a channel number that
   was never opened fails that channel only; where the dialect blames the connection (`Codec.blames_connection`), all
@@ -25,8 +25,9 @@ from ...base.events import DataType
 from ..buffer.buffer import Buffer, BufferSource
 from ..buffer.segment import Segment
 from ..buffer.stored import StoredBuffer
+from ..credit.boost import CreditBoost
+from ..credit.sending import MAX_CREDIT
 from ..wire.codec import Codec, Inflate
-from ..wire.credit import MAX_CREDIT
 from ..wire.frames import (
     Acknowledge,
     AddCredit,
@@ -45,7 +46,6 @@ from ..wire.frames import (
 )
 from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED
 from ..wire.outgoing_batch import OutgoingBatch
-from .credit_boost import CreditBoost
 from .sending_channel import SendingChannel
 from .statistics import SendingChannelStatistics
 from .views import ViewProvider
@@ -118,13 +118,14 @@ class ChannelSender:
                             is_reported = True  # one answer per frame: 8 bytes of credit would cause 80 bytes each
                             self._find(number)
                     else:
+                        credit = channel.credit
                         try:
-                            channel.credit.grant(count)
+                            credit.grant(count)
                         except RemoteProtocolError as error:
                             self._fail(channel, error.code, error.text)
                         else:
                             channel.on_data_available()
-                            if channel.gives_back and self._credit_boost is not None:
+                            if credit.gives_back and self._credit_boost is not None:
                                 self._credit_boost.on_credit(channel)
             case Resume(number):
                 channel = self._find(number)
@@ -154,8 +155,8 @@ class ChannelSender:
                         channel, ErrorCode.MALFORMED_FRAME, "a buffer size of 0 bytes was requested; request 1 or more"
                     )
                     return
-                channel.wants_smaller_buffers = True
-                channel.expected = 0
+                channel.credit.wants_smaller_buffers = True
+                channel.credit.expected = 0
                 if channel.view is None:
                     channel.buffer_size = size_bytes
                 else:
@@ -241,7 +242,6 @@ class ChannelSender:
                     buffer.recycle()
                     raise credit.exceeded()
                 credit.available -= 1
-                channel.buffers += 1
             if buffer.more_available:
                 if credit.available > 0 or buffer.next_is_event:
                     channel.is_registered = True
@@ -250,7 +250,7 @@ class ChannelSender:
                         first.append(channel)
                     else:
                         ready.append(channel)
-                elif credit_boost is not None and not channel.expected:
+                elif credit_boost is not None and not credit.expected:
                     credit_boost.add(channel, len(self._channels), batch)
             if buffer.data_type is not _DATA:
                 if isinstance(buffer, StoredBuffer):
@@ -315,7 +315,7 @@ class ChannelSender:
                 subpartition=channel.subpartition,
                 credit=channel.credit.available,
                 credits_granted=channel.credit.granted,
-                buffers=channel.buffers,
+                buffers=channel.credit.spent,
                 backlog_announcements=channel.backlog_announcements,
             )
             for channel in self._channels.values()

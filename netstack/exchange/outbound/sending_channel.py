@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import final
 
 from ..buffer.buffer import BufferSource
-from ..wire.credit import SendCredit
+from ..credit.sending import SendCredit
 
 
 @final
@@ -21,18 +21,13 @@ class SendingChannel:
         "_move_first",
         "backlog_announcements",
         "buffer_size",
-        "buffers",
         "credit",
-        "expected",
-        "gives_back",
-        "initial_credit",
         "is_first",
         "is_registered",
         "number",
         "partition_id",
         "subpartition",
         "view",
-        "wants_smaller_buffers",
         "withdraw",
     )
 
@@ -51,14 +46,6 @@ class SendingChannel:
         self.partition_id = partition_id
         self.subpartition = subpartition
         self.credit = SendCredit(initial_credit)
-        self.initial_credit = initial_credit
-        self.expected = 0
-        """Buffers announced to its consumer in addition to its backlog (`credit_boost`)."""
-        self.gives_back = False
-        """Whether it was ever boosted, and so returns credit that it does not use."""
-        self.wants_smaller_buffers = False
-        """Whether its consumer has requested smaller buffers."""
-        self.buffers = 0
         self.backlog_announcements = 0
         self.buffer_size = 0
         """A size requested before the view existed; 0: none."""

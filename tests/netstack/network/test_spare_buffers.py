@@ -11,7 +11,8 @@ import trio.testing
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_network
 from netstack.exchange.buffer.pools import NetworkBufferPool
-from netstack.exchange.inbound.gate import REVIEW_BUFFERS, SingleInputGate, SpareBuffers
+from netstack.exchange.credit.spare import REVIEW_BUFFERS, SpareBuffers
+from netstack.exchange.inbound.gate import SingleInputGate
 
 SEGMENT = 256
 USUAL, SPARE = 3, 9

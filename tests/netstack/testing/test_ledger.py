@@ -43,15 +43,15 @@ class Stage:
 
 
 def lose_in_queue(stage: Stage) -> None:
-    stage.channel._queue.pop()
+    stage.channel.manager.queue.pop()
 
 
 def move_between_channels(stage: Stage) -> None:
     """All sums stay what they were."""
     other: Any = stage.gate.channels[1]
-    (own,) = (buffer for buffer in stage.channel._queue if not buffer.is_floating)
-    stage.channel._queue.remove(own)
-    other._queue.append(own)
+    (own,) = (buffer for buffer in stage.channel.manager.queue if not buffer.is_floating)
+    stage.channel.manager.queue.remove(own)
+    other.manager.queue.append(own)
 
 
 def forget_listener(stage: Stage) -> None:
@@ -86,10 +86,13 @@ def stand_in_the_wrong_line(stage: Stage) -> None:
 DAMAGES: list[tuple[Callable[[Stage], object], str]] = [
     (lambda stage: stage.link.consumer_pool.try_take(), "consumer: .* segments lent"),
     (lambda stage: stage.link.producer_pool.try_take(), "producer: .* segments lent"),
-    (lambda stage: setattr(stage.channel, "_floating", [object()]), "is not the 1 free buffers"),
-    (lambda stage: setattr(stage.channel.credit, "unannounced", 7), r"unannounced 7 .* is not the 0 free buffers"),
+    (lambda stage: setattr(stage.channel.manager, "floating", [object()]), "is not the 1 free buffers"),
+    (
+        lambda stage: setattr(stage.channel.manager.credit, "unannounced", 7),
+        r"unannounced 7 .* is not the 0 free buffers",
+    ),
     (lambda stage: setattr(stage.sending.credit, "available", -1), "credit -1"),
-    (lambda stage: setattr(stage.sending, "buffers", 9), "is not the 9 data buffers sent"),
+    (lambda stage: setattr(stage.sending.credit, "granted", 99), "credits were lost on the way"),
     (lambda stage: stage.link._to_consumer.data.update({0: 1}), "-1 data buffers were lost on the way"),
     (lambda stage: stage.link._to_producer.credits.update({0: 3}), "-3 credits were lost on the way"),
     (lambda stage: setattr(stage.gate.pool, "_requested", -1), "a pool has"),
@@ -98,7 +101,7 @@ DAMAGES: list[tuple[Callable[[Stage], object], str]] = [
     (lose_in_queue, "buffers are somewhere"),
     (move_between_channels, "buffers are somewhere"),
     (forget_listener, "waits for a buffer that nobody will offer"),
-    (lambda stage: setattr(stage.channel, "_waiting", False), "wants .* waits for none"),
+    (lambda stage: setattr(stage.channel.manager, "_is_waiting", False), "wants .* waits for none"),
     (leave_line, "has something to read and is not in line"),
     (lambda stage: setattr(stage.channel, "_priority_count", 1), "channel 0 .*: element 0"),
     (lambda stage: setattr(stage.partition.subpartitions[0], "_data_buffers", 0), "subpartition 0: . data buffers"),

@@ -18,7 +18,8 @@ from netstack.base.ids import ChannelDescriptor
 from netstack.exchange.buffer.buffer import Buffer
 from netstack.exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.exchange.buffer.segment import Segment
-from netstack.exchange.inbound.channel import TRICKLE_BYTES, RemoteInputChannel
+from netstack.exchange.credit.receiving import TRICKLE_BYTES, BufferManager
+from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate
 
 SIZE = 16
@@ -46,7 +47,7 @@ class Stage:
         self.landing = self.network.take_unpooled(1)[0]
         self.told = 0
         self.log: list[str] = []
-        self.held: list[RemoteInputChannel] = []
+        self.held: list[BufferManager] = []
         self.urgent = 0
         self.gate = SingleInputGate(self.pool, read_connections=nothing, on_closed=lambda: self.log.append("closed"))
         self.gate.on_available = self.on_available
@@ -73,14 +74,14 @@ class Stage:
 
     # ChannelLink.
 
-    def schedule_announcement(self, channel: RemoteInputChannel) -> None:
-        self.log.append(f"announce {channel.index}")
+    def schedule_announcement(self, manager: BufferManager) -> None:
+        self.log.append(f"announce {manager.number - FIRST_NUMBER}")
 
     def announce_now(self) -> None:
         self.urgent += 1
 
-    def defer_announcement(self, channel: RemoteInputChannel) -> None:
-        self.held.append(channel)
+    def defer_announcement(self, manager: BufferManager) -> None:
+        self.held.append(manager)
 
     def send_resume(self, number: int) -> None:
         self.log.append(f"resume {number - FIRST_NUMBER}")
@@ -108,7 +109,7 @@ class Stage:
         return statistics.free_exclusive, statistics.free_floating
 
     def required(self) -> int:
-        return self.channel.statistics().sender_backlog + self.channel.initial_credit
+        return self.channel.statistics().sender_backlog + self.channel.manager.initial_credit
 
     def pool_free(self) -> int:
         """Floating buffers the gate could still hand out."""
@@ -153,22 +154,22 @@ def test_fewer_buffers_than_required() -> None:
     stage, first, second, exclusive = golden_stage()
 
     def state() -> tuple[int, int, int, bool]:
-        return stage.channel.free_buffers, stage.required(), stage.pool_free(), stage.waiting()
+        return stage.channel.manager.free_buffers, stage.required(), stage.pool_free(), stage.waiting()
 
-    stage.channel.on_backlog(14)
+    stage.channel.manager.on_backlog(14)
     assert state() == (13, 16, 0, True)
-    stage.channel.on_backlog(16)
+    stage.channel.manager.on_backlog(16)
     assert state() == (13, 18, 0, True)
     assert stage.pool.statistics().waiting_listeners == 1  # not twice
     exclusive.recycle()
     assert state() == (14, 18, 0, True)
     stage.pool.recycle(first)
     assert state() == (15, 18, 0, True)
-    stage.channel.on_backlog(13)
+    stage.channel.manager.on_backlog(13)
     assert state() == (15, 15, 0, True)
     stage.pool.recycle(second)
     assert state() == (15, 15, 1, False)  # refused
-    stage.channel.on_backlog(15)
+    stage.channel.manager.on_backlog(15)
     assert state() == (16, 17, 0, True)
     stage.assert_all_home()
 
@@ -176,24 +177,28 @@ def test_fewer_buffers_than_required() -> None:
 def test_as_many_buffers_as_required() -> None:
     stage, first, second, exclusive = golden_stage()
     stage.pool.recycle(first)
-    stage.channel.on_backlog(12)
-    assert (stage.channel.free_buffers, stage.required(), stage.pool_free()) == (14, 14, 0)
-    unannounced = stage.channel.credit.unannounced
+    stage.channel.manager.on_backlog(12)
+    assert (stage.channel.manager.free_buffers, stage.required(), stage.pool_free()) == (14, 14, 0)
+    unannounced = stage.channel.manager.credit.unannounced
     exclusive.recycle()  # one in, one out, no credit
-    assert (stage.channel.free_buffers, stage.pool_free()) == (14, 1)
-    assert stage.channel.credit.unannounced == unannounced
+    assert (stage.channel.manager.free_buffers, stage.pool_free()) == (14, 1)
+    assert stage.channel.manager.credit.unannounced == unannounced
     stage.pool.recycle(second)
     stage.assert_all_home()
 
 
 def test_more_buffers_than_required() -> None:
     stage, first, second, exclusive = golden_stage()
-    stage.channel.on_backlog(12)
-    assert stage.channel.free_buffers == 13
-    stage.channel.on_backlog(2)
-    assert (stage.channel.free_buffers, stage.required(), stage.pool_free()) == (13, 4, 0)  # not taken away at once
+    stage.channel.manager.on_backlog(12)
+    assert stage.channel.manager.free_buffers == 13
+    stage.channel.manager.on_backlog(2)
+    assert (stage.channel.manager.free_buffers, stage.required(), stage.pool_free()) == (
+        13,
+        4,
+        0,
+    )  # not taken away at once
     exclusive.recycle()
-    assert (stage.channel.free_buffers, stage.pool_free()) == (13, 1)
+    assert (stage.channel.manager.free_buffers, stage.pool_free()) == (13, 1)
     stage.pool.recycle(first)
     stage.pool.recycle(second)
     assert stage.pool_free() == 3
@@ -212,7 +217,7 @@ def poor() -> Stage:
 
 
 def test_data_takes_a_floating_buffer_first(stage: Stage) -> None:
-    stage.channel.on_backlog(1)
+    stage.channel.manager.on_backlog(1)
     assert stage.free() == (2, 1)
     stage.arrive(0)
     assert stage.free() == (2, 0)
@@ -223,13 +228,13 @@ def test_data_takes_a_floating_buffer_first(stage: Stage) -> None:
 
 
 def test_credit_is_announced_once_when_more_is_due_than_the_producer_has_left(stage: Stage) -> None:
-    stage.channel.on_backlog(2)  # it has its initial 2
+    stage.channel.manager.on_backlog(2)  # it has its initial 2
     assert stage.log == []
-    stage.channel.on_backlog(3)
-    stage.channel.on_backlog(5)
+    stage.channel.manager.on_backlog(3)
+    stage.channel.manager.on_backlog(5)
     assert stage.log == ["announce 0"]
-    assert stage.channel.credit.take() == 5
-    stage.channel.on_backlog(6)  # 7 left, 1 due
+    assert stage.channel.manager.credit.take() == 5
+    stage.channel.manager.on_backlog(6)  # 7 left, 1 due
     assert stage.log == ["announce 0"]
     for sequence in range(6):
         stage.arrive(sequence)
@@ -246,7 +251,7 @@ def test_a_producer_without_credit_is_told_of_the_first_buffer(poor: Stage) -> N
     assert poor.log == ["announce 0"]
     poor.poll().recycle()
     assert poor.log == ["announce 0"]
-    assert poor.channel.credit.take() == 2
+    assert poor.channel.manager.credit.take() == 2
 
 
 def test_it_is_urgent_when_half_of_what_came_was_consumed() -> None:
@@ -277,15 +282,15 @@ def test_credit_for_little_waits_until_its_reader_comes_again(size: int, backlog
 
 
 def test_what_was_reserved_for_more_than_comes_is_given_up_unless_it_was_announced(stage: Stage) -> None:
-    stage.channel.on_backlog(3)
-    assert stage.channel.credit.take() == 3
-    stage.channel.on_backlog(5)
+    stage.channel.manager.on_backlog(3)
+    assert stage.channel.manager.credit.take() == 3
+    stage.channel.manager.on_backlog(5)
     free = stage.pool_free()
-    stage.channel.release_unannounced()
+    stage.channel.manager.release_unannounced()
     assert (stage.free(), stage.pool_free()) == ((2, 5), free)  # all of it is still expected
-    stage.channel.on_backlog(1)
-    stage.channel.release_unannounced()
-    assert (stage.free(), stage.channel.credit.unannounced) == ((2, 3), 0)
+    stage.channel.manager.on_backlog(1)
+    stage.channel.manager.release_unannounced()
+    assert (stage.free(), stage.channel.manager.credit.unannounced) == ((2, 3), 0)
     assert stage.pool_free() == free + 2
     stage.assert_all_home()
 
@@ -293,26 +298,26 @@ def test_what_was_reserved_for_more_than_comes_is_given_up_unless_it_was_announc
 def test_a_recycled_exclusive_buffer_is_a_credit_again(poor: Stage) -> None:
     poor.arrive(0)
     buffer = poor.poll()
-    assert poor.channel.credit.unannounced == 0
+    assert poor.channel.manager.credit.unannounced == 0
     buffer.recycle()
-    assert (poor.free(), poor.channel.credit.unannounced) == ((2, 0), 1)
+    assert (poor.free(), poor.channel.manager.credit.unannounced) == ((2, 0), 1)
 
 
 def test_a_recycled_floating_buffer_goes_to_the_gate(stage: Stage) -> None:
-    stage.channel.on_backlog(1)
+    stage.channel.manager.on_backlog(1)
     stage.arrive(0)
-    assert stage.channel.credit.take() == 1
+    assert stage.channel.manager.credit.take() == 1
     free = stage.pool_free()
     stage.poll().recycle()
     assert stage.pool_free() == free + 1
-    assert stage.channel.credit.unannounced == 0
+    assert stage.channel.manager.credit.unannounced == 0
 
 
 def test_an_empty_buffer_gives_its_credit_back_at_once(stage: Stage) -> None:
     stage.arrive(0, b"")
     assert stage.channel.poll() is None
     assert stage.free() == (2, 0)
-    assert stage.channel.credit.unannounced == 1
+    assert stage.channel.manager.credit.unannounced == 1
     stage.arrive(1, b"a")
     assert bytes(stage.poll().memory) == b"a"
 
@@ -320,8 +325,8 @@ def test_an_empty_buffer_gives_its_credit_back_at_once(stage: Stage) -> None:
 def test_a_hungry_channel_does_not_keep_the_floating_buffers_from_the_others() -> None:
     """It takes them all, and then lives on those it gives back itself: they go round among all that wait."""
     stage = Stage(channels=2, exclusive=1, floating=(1, 4))
-    stage.remote(0).on_backlog(100)
-    stage.remote(1).on_backlog(100)
+    stage.remote(0).manager.on_backlog(100)
+    stage.remote(1).manager.on_backlog(100)
     assert (stage.free(0), stage.free(1)) == ((1, 4), (1, 0))
     for sequence in range(8):
         stage.arrive(sequence, backlog=100, index=0)
@@ -333,7 +338,7 @@ def test_floating_buffers_are_shared_fairly_one_a_turn() -> None:
     stage = Stage(channels=3, floating=(1, 3))
     held = [stage.pool.try_acquire() for _ in range(3)]
     for index in range(3):
-        stage.remote(index).on_backlog(5)
+        stage.remote(index).manager.on_backlog(5)
     assert stage.pool.statistics().waiting_listeners == 3
     for segment in held:
         assert segment is not None
@@ -394,10 +399,10 @@ def test_the_backlog_of_an_event_counts_too(stage: Stage) -> None:
 def test_a_channel_without_exclusive_buffers_borrows_for_what_waits() -> None:
     stage = Stage(exclusive=0, floating=(1, 3))
     assert stage.free() == (0, 0)
-    stage.channel.on_backlog(2)
+    stage.channel.manager.on_backlog(2)
     assert stage.free() == (0, 2)
     assert stage.log == ["announce 0"]
-    assert stage.channel.credit.take() == 2
+    assert stage.channel.manager.credit.take() == 2
     stage.arrive(0, backlog=1)
     stage.arrive(1, backlog=0)
     assert stage.free() == (0, 0)
@@ -410,21 +415,21 @@ def test_a_channel_without_exclusive_buffers_borrows_for_what_waits() -> None:
 
 def test_a_blocked_channel_without_exclusive_buffers_keeps_none() -> None:
     stage = Stage(channels=2, exclusive=0, floating=(1, 3))
-    stage.channel.on_backlog(4)
+    stage.channel.manager.on_backlog(4)
     assert stage.free() == (0, 3)
     assert stage.waiting()
-    stage.remote(1).on_backlog(1)
+    stage.remote(1).manager.on_backlog(1)
     assert stage.free(1) == (0, 0)
-    assert stage.channel.credit.take() == 3
+    assert stage.channel.manager.credit.take() == 3
     stage.channel.on_event(0, 0, DataType.ALIGNED_BARRIER, encode_event(CheckpointBarrier(1)))
     assert stage.free() == (0, 0)
     assert stage.free(1) == (0, 1)  # it had waited for one
     assert stage.pool_free() == 2
     stage.channel.resume()
     assert stage.log[-1] == "resume 0"
-    assert stage.channel.credit.take() == 0
-    stage.channel.on_backlog(1)
-    assert stage.channel.credit.take() == 1
+    assert stage.channel.manager.credit.take() == 0
+    stage.channel.manager.on_backlog(1)
+    assert stage.channel.manager.credit.take() == 1
     stage.assert_all_home()
 
 
@@ -485,14 +490,14 @@ def test_a_failure_behind_the_end_is_no_failure(stage: Stage) -> None:
 
 
 def test_release_gives_everything_back_once(stage: Stage) -> None:
-    stage.channel.on_backlog(3)
+    stage.channel.manager.on_backlog(3)
     for sequence in range(3):
         stage.arrive(sequence)
     held = stage.poll()
     stage.channel.release()
     stage.channel.release()
     assert stage.log == ["announce 0", "leave 0"]
-    stage.channel.on_backlog(5)
+    stage.channel.manager.on_backlog(5)
     stage.channel.fail(LocalProtocolError("late"))
     assert stage.free() == (0, 0)
     held.recycle()
@@ -546,9 +551,9 @@ def test_what_was_polled_and_what_is_in_use() -> None:
     stage.poll()  # what its reader holds is polled
     stage.poll()
     assert stage.channel.measure() == (5, 5)
-    stage.channel.on_backlog(0)
+    stage.channel.manager.on_backlog(0)
     assert stage.channel.measure() == (5, 0)
-    stage.channel.on_backlog(5)
+    stage.channel.manager.on_backlog(5)
     stage.channel.release()
     assert stage.channel.measure() == (5, 0)
 
@@ -654,7 +659,7 @@ def test_parts_reserve_for_their_backlog_and_take_credit(stage: Stage) -> None:
     stage.channel.on_parts(0, 5, memoryview(b"ab"), (1, 1), None)
     assert stage.required() == 7
     assert sum(stage.free()) == 7
-    assert stage.channel.credit.used == 1
+    assert stage.channel.manager.credit.used == 1
     stage.assert_all_home()
 
 
@@ -725,7 +730,7 @@ def test_parts_belong_to_a_checkpoint_but_compressed_ones_cannot() -> None:
 
 def test_an_event_that_is_no_barrier_may_block_too() -> None:
     stage = Stage(exclusive=0)
-    stage.channel.on_backlog(3)
+    stage.channel.manager.on_backlog(3)
     stage.channel.on_event(0, 0, DataType.BLOCKING_EVENT, encode_event(UserEvent("EndOfOutputChannelStateEvent")))
     assert sum(stage.free()) == 0
     assert stage.poll().data_type.blocks_upstream

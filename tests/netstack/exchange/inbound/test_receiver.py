@@ -146,22 +146,22 @@ def test_buffers_and_events_find_their_channel(stage: Stage) -> None:
 
 
 def test_credits_of_all_channels_go_in_one_frame_when_the_socket_has_room(stage: Stage) -> None:
-    stage.channels[2].on_backlog(3)
-    stage.channels[0].on_backlog(1)
-    stage.channels[0].on_backlog(4)
-    stage.channels[1].on_backlog(1)  # its producer has more left than that
+    stage.channels[2].manager.on_backlog(3)
+    stage.channels[0].manager.on_backlog(1)
+    stage.channels[0].manager.on_backlog(4)
+    stage.channels[1].manager.on_backlog(1)  # its producer has more left than that
     assert stage.wanted == 1
     assert stage.collect() == [AddCredit(((2, 3), (0, 4)))]
     assert stage.collect() == []
-    assert [channel.announcements for channel in stage.channels] == [1, 0, 1]
+    assert [channel.manager.announcements for channel in stage.channels] == [1, 0, 1]
 
 
 def test_a_released_channel_announces_nothing(stage: Stage) -> None:
-    stage.channels[0].on_backlog(3)
-    stage.channels[1].on_backlog(3)
+    stage.channels[0].manager.on_backlog(3)
+    stage.channels[1].manager.on_backlog(3)
     stage.channels[0].release()
     assert stage.collect() == [AddCredit(((1, 3),))]
-    stage.channels[2].on_backlog(3)
+    stage.channels[2].manager.on_backlog(3)
     stage.channels[2].release()
     assert stage.collect() == []
 
@@ -298,7 +298,7 @@ def test_a_lost_connection_fails_every_channel_that_has_not_ended(stage: Stage) 
     stage.receiver.on_event(0, 0, 0, DataType.END_OF_PARTITION, encode_event(EndOfPartition()))
     stage.poll()
     stage.arrive(1, data=b"last")
-    stage.channels[2].on_backlog(1)
+    stage.channels[2].manager.on_backlog(1)
     stage.receiver.on_closed(ConnectionLost("reset by peer"))
     assert stage.collect() == []
     assert stage.poll() == (1, b"last")
@@ -339,7 +339,7 @@ def test_of_the_sizes_for_a_channel_the_newest_is_told_once(stage: Stage) -> Non
     stage.channels[0].announce_buffer_size(8)
     stage.channels[2].announce_buffer_size(9)
     stage.channels[0].announce_buffer_size(10)
-    stage.channels[1].on_backlog(3)
+    stage.channels[1].manager.on_backlog(3)
     assert stage.wanted == 2  # once for the sizes, once for the credit
     credit, *sizes = controls(stage)
     assert credit == AddCredit(((1, 3),))

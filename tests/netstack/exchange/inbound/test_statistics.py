@@ -160,7 +160,7 @@ def test_exclusive_buffers_of_channels_that_are_gone_do_not_count() -> None:
 
 def test_without_exclusive_buffers_everything_floats() -> None:
     stage = Stage(remote=1, local=1, exclusive=0)
-    stage.remote[0].on_backlog(3)
+    stage.remote[0].manager.on_backlog(3)
     for _ in range(3):
         stage.arrive(0)
     assert stage.usages() == (0, 3 / 4, 3 / 4)
@@ -168,7 +168,7 @@ def test_without_exclusive_buffers_everything_floats() -> None:
 
 def test_a_pool_that_shrinks_is_used_beyond_its_size() -> None:
     stage = Stage(remote=1, local=0, exclusive=0)
-    stage.remote[0].on_backlog(4)
+    stage.remote[0].manager.on_backlog(4)
     for _ in range(4):
         stage.arrive(0)
     assert stage.gate.pool is not None
@@ -268,7 +268,7 @@ def test_a_gate_that_is_being_opened_has_no_channels_yet() -> None:
 def test_announcements_are_summed() -> None:
     stage = Stage(remote=2, local=1)
     for channel, count in zip(stage.remote, itertools.count(2)):
-        channel.announcements = count
+        channel.manager.announcements = count
         channel.backlog_announcements = 10 * count
     assert (stage.statistics().announcements, stage.statistics().backlog_announcements) == (5, 50)
 

@@ -23,11 +23,11 @@ from netstack import (
 from netstack.base.errors import ConnectionLost
 from netstack.base.events import DataType, encode_event
 from netstack.exchange.buffer.pools import NetworkBufferPool
+from netstack.exchange.credit.sending import MAX_CREDIT
 from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.exchange.inbound.uncredited import UncreditedReceiver
 from netstack.exchange.wire.codec_native import NativeCodec
-from netstack.exchange.wire.credit import MAX_CREDIT
 from netstack.exchange.wire.frames import CancelChannel, Frame, OpenChannel
 from netstack.exchange.wire.outgoing_batch import OutgoingBatch
 

@@ -24,9 +24,9 @@ from netstack import (
 )
 from netstack.base.events import UserEvent, data_type_of, encode_event
 from netstack.exchange.buffer.elements import EventBuffer
+from netstack.exchange.credit.sending import SendCredit
 from netstack.exchange.outbound.adaptive import BATCH_SHARE_BYTES
 from netstack.exchange.outbound.subpartition import LOCAL_CREDIT, ResultSubpartition
-from netstack.exchange.wire.credit import SendCredit
 
 
 def subpartitions(*loads: int) -> list[ResultSubpartition]:

@@ -16,10 +16,10 @@ from netstack.exchange.buffer.elements import EventBuffer
 from netstack.exchange.buffer.lent import LentBuffer
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.buffer.stored import Packaging
+from netstack.exchange.credit.sending import MAX_CREDIT
 from netstack.exchange.outbound.sender import ChannelSender
 from netstack.exchange.outbound.subpartition import ResultSubpartition
 from netstack.exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.exchange.wire.credit import MAX_CREDIT
 from netstack.exchange.wire.frames import (
     Acknowledge,
     AddCredit,

@@ -12,7 +12,7 @@ from netstack.base.events import (
     encode_event,
 )
 from netstack.exchange.buffer.elements import BarrierBuffer
-from netstack.exchange.wire.credit import SendCredit
+from netstack.exchange.credit.sending import SendCredit
 
 
 @pytest.fixture

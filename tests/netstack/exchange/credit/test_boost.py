@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netstack.base.events import CheckpointBarrier, DataType
+from netstack.exchange.credit.boost import BUSY_SHARES, CHECK_S, EXPECTED_BUFFERS
 from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate
-from netstack.exchange.outbound.credit_boost import BUSY_SHARES, CHECK_S, EXPECTED_BUFFERS
 from netstack.exchange.outbound.selector import CustomSelector
 from netstack.exchange.outbound.writer import PartitionWriter
 from netstack.exchange.record.formats import format_named
@@ -80,7 +80,7 @@ class Stage:
         for index in range(self.gate.channel_count):
             channel = self.channel(index)
             assert channel.statistics().free_floating == 0
-            assert self.credit(index) + channel.credit.unannounced == channel.initial_credit
+            assert self.credit(index) + channel.manager.credit.unannounced == channel.manager.initial_credit
         assert self.link.host.pending_calls == 0
 
 
@@ -89,13 +89,13 @@ def test_its_window_stays_open_while_it_goes_on() -> None:
     assert stage.write(20) == 20
     stage.drain_all()
     assert stage.received[0] == frame(RECORD) * 20
-    assert stage.channel().free_buffers == 10  # two of its own, and all floating ones
-    assert stage.credit() + stage.channel().credit.unannounced == 10
+    assert stage.channel().manager.free_buffers == 10  # two of its own, and all floating ones
+    assert stage.credit() + stage.channel().manager.credit.unannounced == 10
     for _ in range(5):  # and none of them is missed as long as it writes enough between two looks
         assert stage.write(BUSY_SHARES * EXPECTED_BUFFERS // 4) == BUSY_SHARES * EXPECTED_BUFFERS // 4
         stage.drain_all()
         stage.link.advance_time(CHECK_S / 5)
-    assert stage.channel().free_buffers == 10
+    assert stage.channel().manager.free_buffers == 10
     for _ in range(3):  # little is not enough
         stage.write(1)
         stage.drain_all()
@@ -130,7 +130,7 @@ def test_without_the_feature_nothing_is_hoped_for() -> None:
     stage.write(20)
     stage.drain_all()
     assert stage.gate.statistics().sender_expected == 0
-    assert stage.channel().free_buffers == 2
+    assert stage.channel().manager.free_buffers == 2
     assert stage.link.host.pending_calls == 0
     stage.close()
 
@@ -139,7 +139,7 @@ def test_who_never_lacked_credit_is_announced_what_waits() -> None:
     stage = Stage()
     stage.write(2)
     stage.drain_all()
-    assert stage.channel().free_buffers == 2
+    assert stage.channel().manager.free_buffers == 2
     assert stage.link.host.pending_calls == 0
     stage.close()
 

@@ -1,35 +1,46 @@
-"""SendCredit: how many buffers a sender may send. `inbound.channel_buffers.ReceiveCredit` is the receiver's side.
+"""The sender's side: how many data buffers one channel may still send.
 
-Takes: counts of buffers. Gives: `SendCredit` to the sender.
+Takes: initial and announced credit, data buffers as they are sent. Gives: whether one more may be sent.
 
-Unit: network buffers. Every method is O(1); falling below zero raises. Both sides keep this invariant for each channel:
-sender's credit + announcements in flight + unannounced + data buffers in flight = free buffers reserved at the
-receiver.
+Unit: network buffers. Every method is O(1), and none lets `available` fall below zero.
 """
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from ...base.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 
-MAX_CREDIT = 1 << 31
+MAX_CREDIT: Final = 1 << 31
 """No receiver has more buffers; a larger sum means a broken or hostile peer."""
 
 
 @final
 class SendCredit:
-    """The number of data buffers that one channel may still send."""
+    """The number of data buffers that one channel may still send: what was granted and is not spent."""
 
-    __slots__ = ("available", "granted", "is_on_demand")
+    __slots__ = ("available", "expected", "gives_back", "granted", "initial", "is_on_demand", "wants_smaller_buffers")
 
     def __init__(self, initial: int) -> None:
+        self.initial: Final = initial
+        """The exclusive buffers of the receiver."""
+        self.is_on_demand: Final = not initial
+        """Whether the receiver has no exclusive buffers for the channel and grants credit for an announced backlog."""
         self.available = initial
-        """Credit that is left."""
+        """Credit that is left. The sender checks and lowers it itself for each buffer, as `spend` does."""
         self.granted = initial
         """Credit granted so far, without voided credit."""
-        self.is_on_demand = not initial
-        """Whether the receiver has no exclusive buffers for the channel and grants credit for an announced backlog."""
+        self.expected = 0
+        """Buffers announced to the receiver in addition to the backlog (`boost`)."""
+        self.gives_back = False
+        """Whether the channel was ever boosted, and so returns credit that it does not use."""
+        self.wants_smaller_buffers = False
+        """Whether the receiver has requested smaller buffers; then the channel is not boosted."""
+
+    @property
+    def spent(self) -> int:
+        """Data buffers sent so far."""
+        return self.granted - self.available
 
     def grant(self, count: int) -> None:
         """Adds announced credit.

@@ -21,14 +21,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from ...base.events import DataType
+from ..buffer.buffer import BufferSource
 from ..wire.codec import Codec
-from ..wire.credit import MAX_CREDIT
 from ..wire.frames import ExpectedBuffers
 from ..wire.outgoing_batch import OutgoingBatch
-from .sending_channel import SendingChannel
+from .sending import MAX_CREDIT, SendCredit
 
 EXPECTED_BUFFERS: Final = 32
 """For all channels of a connection: 1 MiB of buffers of the default size keeps both ends busy."""
@@ -40,6 +40,14 @@ BUSY_SHARES: Final = 4
 """Shares in that time, 80 MB/s with default buffers. Below that rate, waiting a round trip for buffers costs little."""
 
 _DATA: Final = DataType.DATA
+
+
+class BoostedChannel(Protocol):
+    """A channel of the sender, as its boost uses it."""
+
+    number: int
+    credit: SendCredit
+    view: BufferSource | None
 
 
 @final
@@ -64,35 +72,36 @@ class CreditBoost:
         self._codec = codec
         self._call_later = call_later
         self._on_write_wanted = on_write_wanted
-        self._expecting: dict[SendingChannel, int] = {}  # boosted channels, with their sent buffers at the last check
-        self._silent: dict[SendingChannel, None] = {}  # channels that end their boost and return credit
+        self._expecting: dict[BoostedChannel, int] = {}  # boosted channels, with their sent buffers at the last check
+        self._silent: dict[BoostedChannel, None] = {}  # channels that end their boost and return credit
 
     @property
     def has_silent(self) -> bool:
         """Whether `collect` has frames to add."""
         return bool(self._silent)
 
-    def add(self, channel: SendingChannel, channels: int, batch: OutgoingBatch) -> None:
+    def add(self, channel: BoostedChannel, channels: int, batch: OutgoingBatch) -> None:
         """Announces more buffers for a channel, one of `channels`, that has data and no credit."""
         share = EXPECTED_BUFFERS // channels
-        initial = channel.initial_credit
-        if not share or not 0 < initial < MAX_CREDIT or channel.wants_smaller_buffers:
+        credit = channel.credit
+        if not share or not 0 < credit.initial < MAX_CREDIT or credit.wants_smaller_buffers:
             return
-        channel.expected = share
-        channel.gives_back = True
+        credit.expected = share
+        credit.gives_back = True
         batch.add_control(self._codec.encode_control(ExpectedBuffers(channel.number, share)))
         self._silent.pop(channel, None)
         if not self._expecting:
             self._call_later(CHECK_S, self._check)
-        self._expecting[channel] = channel.buffers
+        self._expecting[channel] = credit.spent
 
-    def on_credit(self, channel: SendingChannel) -> None:
+    def on_credit(self, channel: BoostedChannel) -> None:
         """Returns credit that a channel with an ended boost has received."""
-        if not channel.expected and channel.credit.available > channel.initial_credit:
+        credit = channel.credit
+        if not credit.expected and credit.available > credit.initial:
             self._silent[channel] = None
             self._on_write_wanted()
 
-    def forget(self, channel: SendingChannel) -> None:
+    def forget(self, channel: BoostedChannel) -> None:
         """Removes a closed channel."""
         self._expecting.pop(channel, None)
         self._silent.pop(channel, None)
@@ -109,7 +118,7 @@ class CreditBoost:
                 self._silent[channel] = None  # its data goes first, and announces the backlog
                 continue
             batch.add_control(self._codec.encode_control(ExpectedBuffers(channel.number, 0)))
-            while credit.available > channel.initial_credit:
+            while credit.available > credit.initial:
                 if not batch.has_room:
                     self._silent[channel] = None
                     break
@@ -117,18 +126,18 @@ class CreditBoost:
                 if empty is None:
                     break
                 credit.spend()
-                channel.buffers += 1
                 header = self._codec.encode_buffer_header(channel.number, _DATA, empty.sequence, 0, 0, 0)
                 batch.add_control(header)
 
     def _check(self) -> None:
         """Ends the boost of channels that have sent little since the last check."""
         expecting, self._expecting = self._expecting, {}
-        for channel, buffers in expecting.items():
-            if channel.buffers - buffers >= BUSY_SHARES * channel.expected > 0:
-                self._expecting[channel] = channel.buffers
+        for channel, spent in expecting.items():
+            credit = channel.credit
+            if credit.spent - spent >= BUSY_SHARES * credit.expected > 0:
+                self._expecting[channel] = credit.spent
             else:
-                channel.expected = 0
+                credit.expected = 0
                 self._silent[channel] = None
         if self._expecting:
             self._call_later(CHECK_S, self._check)
