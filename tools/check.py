@@ -2,7 +2,7 @@
 
 Takes: a revision that the change is compared with (HEAD if not given; files that git does not know count as changed).
 Gives: lint, types, then the tests that reach a changed module through imports, the nearest first, as many as fit into
-the time; an exit code, and what was left out.
+the time; an exit code, what was left out, and a warning about modules of more than 600 lines.
 
     python tools/check.py [REVISION] [--seconds 45]
 """
@@ -20,6 +20,9 @@ from typing import Final
 
 import grimp
 from import_packages import PACKAGES, ROOT, module_of
+
+LINES: Final = 600
+"""A responsibility has no line count, so more lines are no failure; but they are looked at."""
 
 CHUNK: Final = 8
 """Test files that run together: what is left of the time is looked at in between."""
@@ -76,6 +79,15 @@ def tests_of(changed: list[Path]) -> list[Path]:
     return sorted(found, key=lambda test: (found[test], test))
 
 
+def long_modules(changed: Iterable[Path]) -> Iterator[str]:
+    """Warnings about the changed modules of the packages that have more than `LINES` lines."""
+    for path in changed:
+        if module_of(path) is not None and (ROOT / path).is_file():
+            lines = len((ROOT / path).read_text().splitlines())
+            if lines > LINES:
+                yield f"warning: {path} has {lines} lines; above {LINES} a module wants a reason, or a part of its own"
+
+
 def main() -> int:
     """Lint, types, tests; 0 if all that ran is well."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -100,6 +112,8 @@ def main() -> int:
             return 1
         ran += len(chunk)
     left = f"; no time was left for {len(tests) - ran} that are further away" if ran < len(tests) else ""
+    for warning in long_modules(changed):
+        print(warning)
     print(f"changed files: {len(changed)}; test files that ran: {ran}{left}. `make test` runs all.")
     return 0
 

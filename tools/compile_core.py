@@ -85,7 +85,6 @@ MODULES: Final = (
         "exchange.inbound.union",
         "exchange.inbound.receiver",
         "exchange.inbound.uncredited",
-        "exchange.inbound.in_band",
     ),
 )
 

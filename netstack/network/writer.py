@@ -19,9 +19,8 @@ from ..base.events import Event
 from ..base.text.safe_text import type_text
 from ..base.timing.waits import WaitMeter
 from ..exchange.buffer.lent import LentBuffer
-from ..exchange.outbound.checked_selector import checked
 from ..exchange.outbound.flush_times import check_buffer_timeout
-from ..exchange.outbound.selector import ChannelSelector, RebalanceSelector
+from ..exchange.outbound.selector import ChannelSelector, RebalanceSelector, checked
 from ..exchange.outbound.slices import SliceWriter
 from ..exchange.outbound.spanning_write import Payload, SpanningWrite
 from ..exchange.outbound.writer import PartitionWriter

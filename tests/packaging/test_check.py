@@ -49,6 +49,14 @@ def test_a_changed_test_and_the_tests_of_a_changed_helper_run() -> None:
     assert ROOT / "tests/system/test_placement.py" in found or ROOT / "tests/system/test_tune.py" in found
 
 
+def test_a_long_module_of_the_packages_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, test = Path("netstack/exchange/outbound/selector.py"), Path("tests/packaging/test_check.py")
+    assert list(check.long_modules([module, test])) == []
+    monkeypatch.setattr(check, "LINES", 99)
+    (warning,) = check.long_modules([module, test, Path("netstack/gone.py")])
+    assert warning.startswith(f"warning: {module} has ")
+
+
 def test_flaky_tests_are_counted(tmp_path: Path) -> None:
     failed = tmp_path / "lastfailed"
     history = {**os.environ, "FLAKES": str(tmp_path / "flakes.txt")}

@@ -28,9 +28,8 @@ from netstack.exchange.buffer.buffer import BufferSource, Notify
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.buffer.segment import Segment
 from netstack.exchange.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compress, part_crc32
-from netstack.exchange.inbound.channel import RemoteInputChannel
+from netstack.exchange.inbound.channel import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES, RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate
-from netstack.exchange.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
 from netstack.exchange.inbound.receiver import ChannelReceiver
 from netstack.exchange.outbound.partition import ResultPartition
 from netstack.exchange.outbound.sender import ChannelSender

@@ -66,7 +66,7 @@ from netstack import (
     open_network,
 )
 from netstack.base.events import encode_event
-from netstack.exchange.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
+from netstack.exchange.inbound.channel import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
 from netstack.network.handles import InputGate
 
 pytestmark = pytest.mark.usefixtures("every_descriptor_back")

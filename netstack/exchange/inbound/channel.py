@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol, final
 
-from ...base.errors import ChannelFailed, RemoteProtocolError
-from ...base.events import Alignment, CheckpointBarrier, DataType
+from ...base.errors import ChannelFailed, ErrorCode, RemoteProtocolError, channel_error
+from ...base.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, Event, decode_event
 from ...base.ids import ChannelDescriptor
 from ..buffer.buffer import Buffer
 from ..buffer.pools import LocalBufferPool, NetworkBufferPool
@@ -19,19 +19,16 @@ from ..credit.receiving import NO_QUEUE, BufferManager, CreditLink
 from ..wire.codec import Inflate
 from .capture import InputCapture
 from .gate import SingleInputGate
-from .in_band import (
-    EVENT_OVERHEAD_BYTES,
-    MAX_WAITING_EVENT_BYTES,
-    compressed_checkpoint,
-    out_of_sequence,
-    read_event,
-    too_many_events,
-    without_credit,
-)
 from .parts import CompressedBuffer, buffers_of
 from .statistics import ChannelStatistics
 
 _DATA: Final = DataType.DATA
+_END_TYPES: Final = {EndOfData: DataType.END_OF_DATA, EndOfPartition: DataType.END_OF_PARTITION}
+"""Gates count these events by data type and decode their bytes, so both must agree."""
+
+MAX_WAITING_EVENT_BYTES: Final = 16 * 1024 * 1024
+EVENT_OVERHEAD_BYTES: Final = 100
+"""Events need no credit, so this bound keeps a hostile producer from filling memory: 160,000 small events."""
 
 
 class ChannelLink(CreditLink, Protocol):
@@ -158,7 +155,7 @@ class RemoteInputChannel:
             ChannelFailed: wrong sequence number, or no credit; `segment` stays with the caller.
         """
         if sequence != self._expected_sequence:
-            raise out_of_sequence(self._expected_sequence, sequence, self)
+            raise _out_of_sequence(self._expected_sequence, sequence, self)
         manager = self.manager
         is_floating = bool(manager.floating)
         if is_floating:
@@ -166,7 +163,7 @@ class RemoteInputChannel:
         elif manager.exclusive:
             free = manager.exclusive.pop()
         else:
-            raise without_credit(sequence, self)
+            raise _without_credit(sequence, self)
         memory = segment.memory
         self._take(
             memory if length == len(memory) else memory[:length], length, segment, is_floating, sequence, backlog
@@ -180,7 +177,7 @@ class RemoteInputChannel:
             ChannelFailed: wrong sequence number, or no credit.
         """
         if sequence != self._expected_sequence:
-            raise out_of_sequence(self._expected_sequence, sequence, self)
+            raise _out_of_sequence(self._expected_sequence, sequence, self)
         manager = self.manager
         is_floating = bool(manager.floating)
         if is_floating:
@@ -188,7 +185,7 @@ class RemoteInputChannel:
         elif manager.exclusive:
             free = manager.exclusive.pop()
         else:
-            raise without_credit(sequence, self)
+            raise _without_credit(sequence, self)
         self._take(memoryview(payload), len(payload), free, is_floating, sequence, backlog)
 
     def _take(
@@ -226,13 +223,13 @@ class RemoteInputChannel:
             ChannelFailed: wrong sequence number, no credit, or compressed data in a checkpoint.
         """
         if sequence != self._expected_sequence:
-            raise out_of_sequence(self._expected_sequence, sequence, self)
+            raise _out_of_sequence(self._expected_sequence, sequence, self)
         manager = self.manager
         if not manager.free_buffers:
-            raise without_credit(sequence, self)
+            raise _without_credit(sequence, self)
         if inflate is not None:
             if self._capture is not None:
-                raise compressed_checkpoint(self)
+                raise _compressed_checkpoint(self)
             self._has_compressed = True
         is_floating = bool(manager.floating)
         segment = manager.floating.pop() if is_floating else manager.exclusive.pop()
@@ -262,12 +259,12 @@ class RemoteInputChannel:
             ChannelFailed: wrong sequence number, malformed event, or too many bytes of events in the queue.
         """
         if sequence != self._expected_sequence:
-            raise out_of_sequence(self._expected_sequence, sequence, self)
-        event = read_event(payload, data_type, backlog, self)
+            raise _out_of_sequence(self._expected_sequence, sequence, self)
+        event = _read_event(payload, data_type, backlog, self)
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # 32 bits on the wire
         self._event_bytes += len(payload) + EVENT_OVERHEAD_BYTES
         if self._event_bytes > MAX_WAITING_EVENT_BYTES:
-            raise too_many_events(self)
+            raise _too_many_events(self)
         buffer = Buffer(memoryview(payload), len(payload), data_type, None)
         buffer.sequence = sequence
         manager = self.manager
@@ -275,7 +272,7 @@ class RemoteInputChannel:
             manager.queue = deque()
         if isinstance(event, CheckpointBarrier) and event.alignment is not Alignment.AT_LEAST_ONCE:
             if self._has_compressed:
-                raise compressed_checkpoint(self)
+                raise _compressed_checkpoint(self)
             if self._capture is None:
                 self._capture = InputCapture()
             self._capture.on_barrier(event.checkpoint_id, sequence)
@@ -439,3 +436,65 @@ class RemoteInputChannel:
             compressed.recycle()
             self._error = ChannelFailed(error.code, error.text, channel=str(self))
             raise self._error from error
+
+
+def _read_event(payload: bytes, data_type: DataType, backlog: int, channel: object) -> Event:
+    """Decodes and checks the event in a frame.
+
+    Raises:
+        ChannelFailed: malformed, or not allowed under this data type.
+    """
+    try:
+        event = decode_event(payload)
+    except RemoteProtocolError as error:
+        raise ChannelFailed(error.code, error.text, channel=str(channel)) from error
+    if _END_TYPES.get(type(event)) is not (data_type if data_type in _END_TYPES.values() else None):
+        raise ChannelFailed(
+            ErrorCode.MALFORMED_FRAME,
+            f"event {type(event).__name__} came under data type {data_type.name}; its producer is faulty",
+            channel=str(channel),
+        )
+    if backlog and data_type.blocks_upstream:
+        raise ChannelFailed(
+            ErrorCode.MALFORMED_FRAME,
+            f"{data_type.name} came with backlog {backlog}, but only a resume may be followed by data; its producer is"
+            " faulty",
+            channel=str(channel),
+        )
+    return event
+
+
+def _too_many_events(channel: object) -> ChannelFailed:
+    """The error of a channel with too many bytes of queued events."""
+    return ChannelFailed(
+        ErrorCode.CREDIT_VIOLATION,
+        f"more than {MAX_WAITING_EVENT_BYTES} bytes of events wait to be read; send large data as records",
+        channel=str(channel),
+    )
+
+
+def _compressed_checkpoint(channel: object) -> ChannelFailed:
+    """The error of a channel with compressed data in a checkpoint, which cannot store it."""
+    return ChannelFailed(
+        ErrorCode.UNEXPECTED_FRAME,
+        "compressed buffers cannot be part of a checkpoint, but a barrier may overtake them; switch compression off",
+        channel=str(channel),
+    )
+
+
+def _without_credit(sequence: int, channel: object) -> ChannelFailed:
+    """The error of a data buffer without credit."""
+    return ChannelFailed(
+        ErrorCode.CREDIT_VIOLATION,
+        f"a data buffer came (sequence {sequence}) although the producer had no credit left",
+        channel=str(channel),
+    )
+
+
+def _out_of_sequence(expected: int, sequence: int, channel: object) -> ChannelFailed:
+    """The error of an unexpected sequence number."""
+    return channel_error(
+        ErrorCode.SEQUENCE_GAP,
+        f"expected buffer {expected}, got {sequence}: a buffer was lost or repeated",
+        channel=str(channel),
+    )

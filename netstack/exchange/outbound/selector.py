@@ -4,7 +4,8 @@ Takes: records, and arrays of records, from a `RecordWriter`. Gives: subpartitio
 
 Rules: an array is distributed exactly as its records would be one by one (`records_of` converts it to records). Only
 `adaptive.AdaptiveRebalanceSelector`, whose choice depends on timing anyway, deals arrays in larger shares. The writer
-calls `setup` once, first; a selector holds the state of one writer. A generator argument makes a run repeatable.
+calls `setup` once, first; a selector holds the state of one writer. A generator argument makes a run repeatable. What a
+selector of the user chooses is checked (`checked`): the index after the last one would send to every consumer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 
 from ...base.errors import ConfigError, LocalProtocolError, RecordError
+from ...base.own_packages import OWN_PACKAGES
 from ...base.text.safe_text import safe_repr
 from ..keygroups import (
     MAX_PARALLELISM_LIMIT,
@@ -446,3 +448,56 @@ def records_of(array: NDArray[Any]) -> list[Any]:
 def _index_type(channels: int) -> np.dtype[np.unsignedinteger[Any]]:
     """The narrowest unsigned type for indices below `channels`."""
     return np.dtype(np.min_scalar_type(channels - 1))
+
+
+def checked(selector: ChannelSelector) -> ChannelSelector:
+    """Returns the selector, wrapped if its class is not one of this package.
+
+    Raises:
+        ConfigError: it is not an object of a subclass of `ChannelSelector`.
+    """
+    if not isinstance(selector, ChannelSelector):
+        raise ConfigError(
+            f"selector={selector!r}; give an object of a subclass of ChannelSelector, such as RebalanceSelector(),"
+            " or CustomSelector(function)"
+        )
+    return selector if type(selector).__module__.partition(".")[0] in OWN_PACKAGES else CheckedSelector(selector)
+
+
+@final
+class CheckedSelector(ChannelSelector):
+    """Passes on the choices of another selector.
+
+    Every choice raises ConfigError if it is not a whole number from 0 to `channels` - 1.
+    """
+
+    def __init__(self, selector: ChannelSelector) -> None:
+        self._selector = selector
+        self._rule = type(selector).__qualname__
+        self.is_broadcast = selector.is_broadcast
+        self.is_round_robin = selector.is_round_robin
+        self.advance = selector.advance  # type: ignore[method-assign]
+
+    def setup(self, channels: int) -> None:
+        """Sets up the other selector too."""
+        super().setup(channels)
+        self._selector.setup(channels)
+
+    def observe(self, subpartitions: Sequence[ResultSubpartition]) -> None:
+        """Lets the other selector observe."""
+        self._selector.observe(subpartitions)
+
+    def select(self, record: Any) -> int:
+        """The subpartition that the other selector chose."""
+        return checked_channel(self._selector.select(record), self.channels, self._rule)
+
+    def select_batch(self, array: NDArray[Any]) -> int | Indices:
+        """The subpartitions that the other selector chose."""
+        return checked_channels(self._selector.select_batch(array), len(array), self.channels, self._rule)
+
+    def select_many(self, records: list[Any]) -> list[int] | None:
+        """The subpartitions that the other selector chose."""
+        chosen = self._selector.select_many(records)
+        if chosen is None:
+            return None
+        return [checked_channel(channel, self.channels, self._rule) for channel in chosen]

@@ -10,8 +10,13 @@ from hypothesis import given, strategies as st
 
 from netstack import ChannelDescriptor, ChannelSelector, RecordReader, RecordWriter, open_network
 from netstack.base.errors import ConfigError
-from netstack.exchange.outbound.checked_selector import CheckedSelector, checked
-from netstack.exchange.outbound.selector import CustomSelector, RebalanceSelector, RoundRobinSelector
+from netstack.exchange.outbound.selector import (
+    CheckedSelector,
+    CustomSelector,
+    RebalanceSelector,
+    RoundRobinSelector,
+    checked,
+)
 
 ARRAY = np.arange(4)
 
