@@ -35,6 +35,7 @@ from ..exchange.inbound.gate import SingleInputGate
 from ..exchange.inbound.receiver import ChannelReceiver
 from ..exchange.outbound.partition import ResultPartition
 from ..exchange.outbound.sender import ChannelSender
+from ..exchange.wire.assembler import DataSink
 from ..exchange.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from ..exchange.wire.connection import Connection, Endpoint
 from ..exchange.wire.frames import Hello
@@ -156,14 +157,16 @@ class Link:
         )
         landing = self.consumer_pool.take_unpooled(LANDING_SEGMENTS, "the link")
 
-        def connect(half: Half, endpoint: Endpoint, peer: str, landing: list[Segment]) -> None:
+        def connect(
+            half: Half, endpoint: Endpoint, peer: str, landing: list[Segment], sink: DataSink | None = None
+        ) -> None:
             wanted = half.want_write
             half.connection = Connection(
-                codec, endpoint, hello=hello, landing=landing, peer=peer, on_write_wanted=wanted, now=0.0
+                codec, endpoint, hello=hello, landing=landing, peer=peer, on_write_wanted=wanted, now=0.0, sink=sink
             )
 
         connect(producer, self.sender, "link://consumer", [])
-        connect(consumer, self.receiver, "link://producer", landing)
+        connect(consumer, self.receiver, "link://producer", landing, self.receiver)
         consumer.on_closed = self._take_landing_back
         self._ledger = Ledger(
             producer_pool=self.producer_pool,

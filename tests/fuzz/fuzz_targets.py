@@ -72,6 +72,7 @@ def connection_of(codec: Codec, endpoint: Endpoint, network: NetworkBufferPool, 
         peer="peer",
         on_write_wanted=nothing,
         now=0.0,
+        sink=endpoint if isinstance(endpoint, ChannelReceiver) else None,
     )
 
 

@@ -98,7 +98,10 @@ class Consumer:
 def open_connection(
     codec: FlinkConsumerCodec | FlinkProducerCodec, endpoint: Endpoint, landing: list[Segment]
 ) -> Connection:
-    return Connection(codec, endpoint, hello=HELLO, landing=landing, peer="peer", on_write_wanted=nothing, now=0.0)
+    sink = endpoint if isinstance(endpoint, ChannelReceiver) else None
+    return Connection(
+        codec, endpoint, hello=HELLO, landing=landing, peer="peer", on_write_wanted=nothing, now=0.0, sink=sink
+    )
 
 
 def damaged(stream: bytes, changes: list[tuple[int, int]]) -> bytes:

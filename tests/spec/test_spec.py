@@ -483,6 +483,7 @@ class Consumer:
             peer="producer",
             on_write_wanted=lambda: None,
             now=0.0,
+            sink=self.receiver,
         )
         floating = self.pool.create_pool(1, 1)
         self.gate = SingleInputGate(floating, read_connections=lambda: None, on_closed=lambda: None)

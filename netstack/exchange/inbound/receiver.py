@@ -53,7 +53,7 @@ def never(delay_s: float, callback: Callable[[], None]) -> None:
 
 
 class ChannelReceiver:
-    """All channels of one dialled connection (an `Endpoint` and the channels' `ChannelLink`)."""
+    """All channels of one dialled connection (an `Endpoint`, a `DataSink` and the channels' `ChannelLink`)."""
 
     def __init__(
         self,

@@ -23,11 +23,10 @@ from ...base import crc
 from ...base.errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
 from ...base.events import DataType
 from ..buffer.buffer import Buffer, BufferSource
-from ..buffer.segment import Segment
 from ..buffer.stored import StoredBuffer
 from ..credit.boost import CreditBoost
 from ..credit.sending import MAX_CREDIT
-from ..wire.codec import Codec, Inflate
+from ..wire.codec import Codec
 from ..wire.frames import (
     Acknowledge,
     AddCredit,
@@ -176,32 +175,6 @@ class ChannelSender:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"a consumer does not send {type(frame).__name__} frames"
                 )
-
-    def on_buffer(
-        self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
-    ) -> Segment:
-        """Refuses data: consumers send none (the assembler has refused it already)."""
-        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent a data buffer for channel {channel}")
-
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """Refuses data, as `on_buffer`."""
-        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent a data buffer for channel {channel}")
-
-    def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """Refuses in-band events: consumers send none."""
-        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent an event for channel {channel}")
-
-    def on_parts(
-        self,
-        channel: int,
-        sequence: int,
-        backlog: int,
-        body: memoryview,
-        sizes: tuple[int, ...],
-        inflate: Inflate | None,
-    ) -> None:
-        """Refuses data, as `on_buffer`."""
-        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent data buffers for channel {channel}")
 
     @property
     def is_idle(self) -> bool:

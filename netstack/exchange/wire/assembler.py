@@ -53,8 +53,8 @@ class BufferSink(Protocol):
         """Takes a small data buffer, which is not in a segment."""
 
 
-class FrameSink(BufferSink, Protocol):
-    """Receives frames."""
+class DataSink(BufferSink, Protocol):
+    """Receives data buffers and in-band events: the consuming half of a connection."""
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """Takes an in-band event."""
@@ -69,6 +69,10 @@ class FrameSink(BufferSink, Protocol):
         inflate: Inflate | None,
     ) -> None:
         """Takes the data buffers of one frame (`Parts`), which used one credit; `sequence` is that of the first."""
+
+
+class FrameSink(DataSink, Protocol):
+    """Receives all frames."""
 
     def on_frame(self, frame: Frame) -> None:
         """Takes a control frame."""

@@ -24,7 +24,7 @@ from typing import Final, Protocol, final
 from ...base.errors import ErrorCode, RemoteProtocolError
 from ...base.events import DataType
 from ..buffer.segment import Segment
-from .assembler import FrameAssembler, FrameSink
+from .assembler import DataSink, FrameAssembler
 from .codec import Codec, Inflate
 from .codec_native import MAGIC
 from .frames import AddCredit, ConnectionFailure, Continue, Frame, Goodbye, Hello, Ping, Pong, Received, SessionOffer
@@ -41,8 +41,11 @@ PAIRS_A_FRAME: Final = 16
 """This many credit pairs, of which a frame may have thousands, count as one control frame."""
 
 
-class Endpoint(FrameSink, Protocol):
-    """The half of a connection that has channels. `on_frame` receives frames that `Connection` does not handle."""
+class Endpoint(Protocol):
+    """The half of a connection that has channels; the consuming half is also a `DataSink`."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """Takes a control frame that `Connection` does not handle."""
 
     def on_open(self, peer: Hello, features: int) -> None:
         """Both hellos agree."""
@@ -96,18 +99,20 @@ class Connection:
         peer: str,
         on_write_wanted: Callable[[], None],
         now: float,
+        sink: DataSink | None = None,
         session: Session | None = None,
     ) -> None:
         """Queues our hello, if the dialect has one.
 
         Args:
             codec: encodes and decodes frames; for this connection only.
-            endpoint: receives the frames.
+            endpoint: receives the control frames.
             hello: our hello.
             landing: segments for payloads; empty on the producing side.
             peer: its address, for error texts.
             on_write_wanted: called when `collect` may return something.
             now: monotonic seconds.
+            sink: receives data and events; None on the producing side, to which a consumer sends none.
             session: counts and keeps the bytes of the stream; None if a cut ends the connection.
         """
         self.peer = peer
@@ -117,6 +122,7 @@ class Connection:
         self.state = State.GREETING if codec.has_hello else State.OPEN
         self._codec = codec
         self._endpoint = endpoint
+        self._sink = sink
         self._hello = hello
         self._on_write_wanted = on_write_wanted
         self._assembler = FrameAssembler(codec, self, landing, hello.segment_size_bytes)
@@ -145,7 +151,7 @@ class Connection:
         if codec.has_hello:
             self._control.append(codec.encode_control(hello))
         else:
-            self._assembler.deliver_to(endpoint)
+            self._assembler.deliver_to(sink or self)
             endpoint.on_open(hello, 0)
 
     # Bytes in.
@@ -310,7 +316,7 @@ class Connection:
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
-        """Refuses a data buffer in any state but OPEN, in which buffers go straight to the endpoint."""
+        """Refuses a data buffer; in the state OPEN buffers go straight to the sink."""
         raise self._unexpected("a data buffer")
 
     def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
@@ -318,11 +324,13 @@ class Connection:
         raise self._unexpected("a data buffer")
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """Passes an in-band event to the endpoint."""
+        """Passes an in-band event to the sink."""
         self.control_frames += 1
         if self.state not in _TAKES_FRAMES:
             raise self._unexpected(f"an event ({data_type.name})")
-        self._endpoint.on_event(channel, sequence, backlog, data_type, payload)
+        if self._sink is None:
+            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent an event for channel {channel}")
+        self._sink.on_event(channel, sequence, backlog, data_type, payload)
 
     def on_parts(
         self,
@@ -333,10 +341,12 @@ class Connection:
         sizes: tuple[int, ...],
         inflate: Inflate | None,
     ) -> None:
-        """Passes the data buffers of one frame to the endpoint."""
+        """Passes the data buffers of one frame to the sink."""
         if self.state not in _TAKES_FRAMES:
             raise self._unexpected("data buffers")
-        self._endpoint.on_parts(channel, sequence, backlog, body, sizes, inflate)
+        if self._sink is None:
+            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent data buffers for channel {channel}")
+        self._sink.on_parts(channel, sequence, backlog, body, sizes, inflate)
 
     def on_frame(self, frame: Frame) -> None:
         """Handles a control frame, or passes it to the endpoint."""
@@ -406,7 +416,7 @@ class Connection:
         if following is None:
             raise self._unexpected(what.value)
         self.state = following
-        self._assembler.deliver_to(self._endpoint if following in _TAKES_FRAMES else self)
+        self._assembler.deliver_to(self._sink or self if following in _TAKES_FRAMES else self)
 
     def _unexpected(self, what: str) -> RemoteProtocolError:
         return RemoteProtocolError(

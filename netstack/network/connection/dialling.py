@@ -229,6 +229,7 @@ class Dialler:
                 peer=entry.address,
                 on_write_wanted=on_write_wanted,
                 now=trio.current_time(),
+                sink=receiver,
                 session=stream.session if isinstance(stream, SessionStream) else None,
             )
             made.append(receiver)

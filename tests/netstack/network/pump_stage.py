@@ -162,6 +162,7 @@ class Stage:
             peer="script://peer",
             on_write_wanted=on_write_wanted,
             now=0.0,
+            sink=self.endpoint,  # type: ignore[arg-type]
         )
 
     def on_closed(self, pump: Pump, error: Exception | None) -> None:

@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from segments import allocate_segments
 
 from netstack.base.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
 from netstack.base.events import CheckpointBarrier, DataType, EndOfData, Event, UserEvent, data_type_of, encode_event
@@ -515,17 +514,10 @@ def test_an_acknowledgement_before_the_end_says_that_no_more_is_needed(stage: St
 # What only a producer says.
 
 
-def test_a_consumer_sends_no_data(stage: Stage) -> None:
+def test_a_consumer_sends_no_frames_of_a_producer(stage: Stage) -> None:
     for frame in (ChannelError(0, ErrorCode.INTERNAL, ""), BacklogAnnouncement(0, 1)):
         with pytest.raises(RemoteProtocolError, match="a consumer does not send"):
             stage.sender.on_frame(frame)
-    (segment,) = allocate_segments(1, 16)
-    with pytest.raises(RemoteProtocolError, match="a consumer sent a data buffer"):
-        stage.sender.on_buffer(0, 0, 0, segment, 1, 0)
-    with pytest.raises(RemoteProtocolError, match="a consumer sent a data buffer"):
-        stage.sender.on_small_buffer(0, 0, 0, b"x", 0)
-    with pytest.raises(RemoteProtocolError, match="a consumer sent an event"):
-        stage.sender.on_event(0, 0, 0, DataType.EVENT, b"")
 
 
 def test_statistics_of_every_channel(stage: Stage) -> None:
@@ -612,11 +604,6 @@ def test_a_task_event_somebody_takes(stage: Stage) -> None:
 def test_segments_are_not_asked_of_pipelined_data(stage: Stage) -> None:
     stage.sender.on_frame(SegmentRequest(0, 0, 1))
     assert stage.sent == []
-
-
-def test_a_consumer_sends_no_parts(stage: Stage) -> None:
-    with pytest.raises(RemoteProtocolError, match="a consumer sent data buffers for channel 0"):
-        stage.sender.on_parts(0, 0, 0, memoryview(b""), (), None)
 
 
 def test_idle_is_without_channels(stage: Stage) -> None:

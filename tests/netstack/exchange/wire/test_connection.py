@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from flink_frames import composite
@@ -130,6 +131,7 @@ class Rig:
             peer="tcp://peer:1",
             on_write_wanted=self._want,
             now=now,
+            sink=self.endpoint,  # type: ignore[arg-type]
         )
 
     def _want(self) -> None:
@@ -667,6 +669,7 @@ class Consumer:
             peer="the producer",
             on_write_wanted=lambda: None,
             now=0.0,
+            sink=self.receiver,
         )
         floating = self.pool.create_pool(1, 1)
         self.gate = SingleInputGate(floating, read_connections=lambda: None, on_closed=lambda: None)
@@ -793,6 +796,7 @@ class BareRig:
             peer="tcp://peer:1",
             on_write_wanted=lambda: None,
             now=0.0,
+            sink=self.endpoint,  # type: ignore[arg-type]
         )
 
 
@@ -859,3 +863,31 @@ def test_a_consumer_has_no_words_for_a_failure_and_a_producer_has() -> None:
 def test_parts_before_a_hello_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="sent data buffers in state greeting"):
         Rig().connection.on_parts(0, 0, 0, memoryview(b""), (), None)
+
+
+@pytest.mark.parametrize(
+    ("send", "text"),
+    [
+        (
+            lambda connection: feed(connection, b"".join(CODEC.encode_event(3, DataType.EVENT, 0, 0, b"x"))),
+            "a consumer sent an event for channel 3",
+        ),
+        (
+            lambda connection: feed(connection, CODEC.encode_buffer_header(3, DataType.DATA, 0, 0, 0, 0)),
+            "data buffer of 0 bytes for channel 3",
+        ),
+        (
+            lambda connection: connection.on_parts(3, 0, 0, memoryview(b""), (), None),
+            "a consumer sent data buffers for channel 3",
+        ),
+    ],
+)
+def test_a_consumer_sends_no_data(send: Callable[[Connection], None], text: str) -> None:
+    endpoint: Any = Endpoint()
+    connection = Connection(
+        CODEC, endpoint, hello=HELLO, landing=[], peer="peer", on_write_wanted=lambda: None, now=0.0
+    )
+    feed(connection, CODEC.encode_control(HELLO))
+    with pytest.raises(RemoteProtocolError, match=text):
+        send(connection)
+    assert endpoint.told == []
