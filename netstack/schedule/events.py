@@ -1,8 +1,8 @@
 """The input of a scheduler: frozen events.
 
-Rules: `now_s` is the time at which the event is handed over, in seconds of one monotonic clock of the caller; it never
-goes back. Subtasks and partitions are the numbers of `topology`; arrays of subtasks ascend without repetition and
-`attempts` has the attempt of each. A report about an attempt that is not current is stale.
+Rules: an event has no time; it is handled at the time that `Scheduler.handle` gets with it. Subtasks and partitions are
+the numbers of the `ExecutionGraph`; arrays of subtasks ascend without repetition and `attempts` has the attempt of
+each. A report about an attempt that is not current is stale.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from .structures import IndexArray
 class StartJob:
     """Start scheduling."""
 
-    now_s: float
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,6 @@ class TaskManagerRegistered:
         location: its unique name and its address.
     """
 
-    now_s: float
     location: TaskManagerLocation
 
 
@@ -50,7 +47,6 @@ class SlotsOffered:
         taskmanager: its name. The offer of an unknown TaskManager, one that was lost meanwhile, is ignored.
     """
 
-    now_s: float
     taskmanager: str
     slots: tuple[int, ...]
     profile: ResourceProfile = ANY_PROFILE
@@ -61,7 +57,6 @@ class SlotsOffered:
 class TaskManagerLost:
     """A TaskManager has disconnected or missed its heartbeat timeout. An unknown name is ignored."""
 
-    now_s: float
     taskmanager: str
     reason: str
 
@@ -76,7 +71,6 @@ class TasksReported:
         produced_bytes: with `FINISH` in an adaptive job: the bytes of each subpartition, by partition.
     """
 
-    now_s: float
     what: ExecutionInput
     subtasks: IndexArray
     attempts: npt.NDArray[np.uint32]
@@ -88,7 +82,6 @@ class TasksReported:
 class PartitionConsumable:
     """A partition has its first buffer; `attempt` is its producer's. Only for `NEXT_STAGE_ON_FIRST_OUTPUT`."""
 
-    now_s: float
     partition: int
     attempt: int
 
@@ -105,7 +98,6 @@ class TaskFailed:
         is_recoverable: False fails the job, whatever the restart strategy decides.
     """
 
-    now_s: float
     subtask: int
     attempt: int
     cause: str
@@ -119,7 +111,6 @@ class TaskFailed:
 class TasksLost:
     """The process of a slot has ended, and all its tasks with it; that counts as one failure."""
 
-    now_s: float
     subtasks: IndexArray
     attempts: npt.NDArray[np.uint32]
     cause: str
@@ -130,7 +121,6 @@ class TasksLost:
 class TasksWaiting:
     """Attempts have sent their last event and wait for the order to commit; only in a job that takes no checkpoints."""
 
-    now_s: float
     subtasks: IndexArray
     attempts: npt.NDArray[np.uint32]
 
@@ -140,7 +130,6 @@ class TasksWaiting:
 class GlobalFailure:
     """A failure that concerns the whole job: every subtask restarts."""
 
-    now_s: float
     cause: str
 
 
@@ -149,7 +138,6 @@ class GlobalFailure:
 class CheckpointStored:
     """A checkpoint is complete; tasks that are deployed from now on restore it."""
 
-    now_s: float
     checkpoint_id: int
 
 
@@ -158,15 +146,12 @@ class CheckpointStored:
 class CancelJob:
     """The user cancels the job."""
 
-    now_s: float
-
 
 @final
 @dataclass(frozen=True, slots=True)
 class TimerDue:
     """The delay of a `StartTimer` has passed."""
 
-    now_s: float
     timer: int
 
 
@@ -175,15 +160,11 @@ class TimerDue:
 class Tick:
     """The time of `Scheduler.next_deadline` has come."""
 
-    now_s: float
-
 
 @final
 @dataclass(frozen=True, slots=True)
 class Proceed:
     """The answer to `Continue`: do the next piece of work."""
-
-    now_s: float
 
 
 Event: TypeAlias = (

@@ -182,8 +182,12 @@ class Scheduler:
         deadlines = [self._progress.allocation.next_deadline_s(), self._speculation.next_deadline_s()]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Handles one event.
+
+        Args:
+            event: what has happened.
+            now_s: seconds of one monotonic clock; never less than before.
 
         Returns:
             Instructions; none after the job has ended.
@@ -195,7 +199,7 @@ class Scheduler:
             return []
         progress = self._progress
         progress.out = []
-        progress.now_s = event.now_s
+        progress.now_s = now_s
         self._dispatch(event)
         self._recovery.restart_ready()
         progress.step(self._checkpoint, is_proceeding=isinstance(event, Proceed))
@@ -220,7 +224,7 @@ class Scheduler:
             case TimerDue():
                 self._recovery.timer_due(event.timer)
             case Tick():
-                self._tick(event.now_s)
+                self._tick()
             case StartJob():
                 self._status.change(JobInput.START)
                 self._progress.start()
@@ -253,7 +257,7 @@ class Scheduler:
         where = Location(event.taskmanager, self._progress.locations[places.start].host)
         self._speculation.add_taskmanager(where)
         slots = [PhysicalSlot(where, slot, event.profile) for slot in event.slots]
-        self._progress.allocation.offer(event.taskmanager, slots, event.now_s)
+        self._progress.allocation.offer(event.taskmanager, slots, self._progress.now_s)
 
     def _lose(self, taskmanager: str, reason: str) -> None:
         """Drops all slots and partitions of a TaskManager. Tasks that had finished there stay finished."""
@@ -266,9 +270,9 @@ class Scheduler:
         self._speculation.lose_taskmanager(taskmanager, spare)
         self._recovery.fail_tasks(lost, f"TaskManager {taskmanager!r} is lost: {reason}")
 
-    def _tick(self, now_s: float) -> None:
+    def _tick(self) -> None:
         self._speculation.check_slow_tasks()
-        allocation = self._progress.allocation
+        allocation, now_s = self._progress.allocation, self._progress.now_s
         late = allocation.timed_out(now_s)
         if late.size:
             wait_s = self._settings.slots.request_timeout_s

@@ -117,7 +117,7 @@ class Cluster:
         self.heard_complete: set[tuple[int, int]] = set()
         for _ in range(taskmanagers):
             self.at(self.chance.uniform(0.0, weather.registers_within_s), self.register)
-        self.inbox.post(StartJob(0.0))
+        self.inbox.post(StartJob())
         self.at(0.5, self.tick)
         if weather.taskmanager_dies_every_s:
             self.at(self.chance.expovariate(1 / weather.taskmanager_dies_every_s), self.somebody_dies)
@@ -138,12 +138,12 @@ class Cluster:
         losers = {(subtask, rival.attempt) for subtask, _ in self.active for rival in self.scheduler.rivals(subtask)}
         left = {task for task, name in self.active.items() if self.taskmanagers[name].is_alive}
         assert left <= losers & self.canceled, "left running"
-        assert self.scheduler.handle(StartJob(self.now_s)) == []
+        assert self.scheduler.handle(StartJob(), self.now_s) == []
         return self.end
 
     def drain(self) -> None:
         while (event := self.inbox.take()) is not None:
-            instructions = self.scheduler.handle(event_at(event, self.now_s))
+            instructions = self.scheduler.handle(event, self.now_s)
             if isinstance(event, TasksReported) and event.what is ExecutionInput.FINISH and self.end is None:
                 (subtask,), (attempt,) = event.subtasks.tolist(), event.attempts.tolist()
                 partitions = self.scheduler.topology.partitions_of_subtask(subtask)
@@ -163,7 +163,7 @@ class Cluster:
         self.inbox.post(again)
 
     def tick(self) -> None:
-        self.inbox.post(Tick(self.now_s))
+        self.inbox.post(Tick())
         self.at(0.5, self.tick)
 
     def assert_released(self) -> None:
@@ -185,10 +185,8 @@ class Cluster:
         self.born += 1
         is_slow = self.chance.random() < self.weather.is_slow
         self.taskmanagers[name] = TaskManager(name, self.slots, slowness=self.weather.slow_factor if is_slow else 1.0)
-        self.inbox.post(
-            TaskManagerRegistered(self.now_s, TaskManagerLocation(name, f"tcp://{name}:1", f"h{self.born % 7}"))
-        )
-        self.inbox.post(SlotsOffered(self.now_s, name, tuple(range(self.slots))))
+        self.inbox.post(TaskManagerRegistered(TaskManagerLocation(name, f"tcp://{name}:1", f"h{self.born % 7}")))
+        self.inbox.post(SlotsOffered(name, tuple(range(self.slots))))
 
     def somebody_dies(self) -> None:
         alive = [found for found in self.taskmanagers.values() if found.is_alive]
@@ -204,7 +202,7 @@ class Cluster:
         taskmanager.tasks.clear()
         is_silent = self.chance.random() < self.weather.is_silent
         noticed_s = self.chance.uniform(10.0, 20.0) if is_silent else self.latency()
-        self.at(noticed_s, lambda: self.post(TaskManagerLost(self.now_s, taskmanager.name, "it died")))
+        self.at(noticed_s, lambda: self.post(TaskManagerLost(taskmanager.name, "it died")))
         self.at(self.chance.uniform(0.0, 5.0), self.register)
 
     def latency(self) -> float:
@@ -215,10 +213,10 @@ class Cluster:
         taskmanager.told_s = max(taskmanager.told_s, self.now_s + self.latency())
         self.at(taskmanager.told_s - self.now_s, lambda: call() if taskmanager.is_alive else None)
 
-    def report(self, taskmanager: TaskManager, make: Callable[[float], Event]) -> None:
+    def report(self, taskmanager: TaskManager, event: Event) -> None:
         """A message from a TaskManager; what was sent arrives, even if it dies meanwhile."""
         taskmanager.heard_s = max(taskmanager.heard_s, self.now_s + self.latency())
-        self.at(taskmanager.heard_s - self.now_s, lambda: self.post(make(self.now_s)))
+        self.at(taskmanager.heard_s - self.now_s, lambda: self.post(event))
 
     # ---------------------------------------------------------------------------------------------------- tasks
 
@@ -257,7 +255,7 @@ class Cluster:
             return
         self.report_state(taskmanager, task, ExecutionInput.RUN)
         for partition in self.scheduler.topology.partitions_of_subtask(task[0]):
-            self.report(taskmanager, consumable(partition, task[1]))
+            self.report(taskmanager, PartitionConsumable(partition, task[1]))
         took_s = self.chance.expovariate(1 / self.weather.task_s) * taskmanager.slowness
         if self.chance.random() < self.weather.task_fails:
             self.at(took_s, lambda: self.fail(taskmanager, task, "it broke"))
@@ -296,7 +294,7 @@ class Cluster:
     def report_state(self, taskmanager: TaskManager, task: Task, what: ExecutionInput) -> None:
         subtasks, attempts = np.array([task[0]], np.int32), np.array([task[1]], np.uint32)
         sizes = self.sizes(task[0]) if what is ExecutionInput.FINISH else {}
-        self.report(taskmanager, lambda now_s: TasksReported(now_s, what, subtasks, attempts, sizes))
+        self.report(taskmanager, TasksReported(what, subtasks, attempts, sizes))
 
     def sizes(self, subtask: int) -> dict[int, Any]:
         topology = self.scheduler.topology
@@ -334,7 +332,7 @@ class Cluster:
         self, taskmanager: TaskManager, task: Task, cause: str, partition: int | None = None, attempt: int = 0
     ) -> None:
         if self.leave(taskmanager, task):
-            self.report(taskmanager, lambda now_s: TaskFailed(now_s, task[0], task[1], cause, partition, attempt))
+            self.report(taskmanager, TaskFailed(task[0], task[1], cause, partition, attempt))
 
     # --------------------------------------------------------------------------------------------- instructions
 
@@ -358,7 +356,7 @@ class Cluster:
                         zip(instruction.partitions.tolist(), instruction.attempts.tolist(), strict=True)
                     )
                 case StartTimer():
-                    self.at(instruction.delay_s, lambda timer=instruction.timer: self.post(TimerDue(self.now_s, timer)))
+                    self.at(instruction.delay_s, lambda timer=instruction.timer: self.post(TimerDue(timer)))
                 case ReturnSlots():
                     for slot in instruction.slots:
                         self.give_again(slot.location.taskmanager, slot.index)
@@ -366,7 +364,7 @@ class Cluster:
                     self.blocked = {*instruction.taskmanagers}
                 case Continue():
                     # A step takes time, in which other things happen.
-                    self.at(self.weather.step_s, lambda: self.inbox.post(Proceed(self.now_s)))
+                    self.at(self.weather.step_s, lambda: self.inbox.post(Proceed()))
                 case EndJob():
                     self.end = instruction
 
@@ -375,7 +373,7 @@ class Cluster:
         if taskmanager in self.blocked:
             self.at(0.5, lambda: self.give_again(taskmanager, slot))
         elif self.taskmanagers[taskmanager].is_alive:
-            self.inbox.post(SlotsOffered(self.now_s, taskmanager, (slot,)))
+            self.inbox.post(SlotsOffered(taskmanager, (slot,)))
 
     def send(self, deploy: Deploy) -> None:
         if self.store is not None:
@@ -428,18 +426,6 @@ class Cluster:
                 partition = topology.partitions_of(datasets[dataset])[int(index)]
                 producer = int(topology.producer_of_partition[partition])
                 assert self.scheduler.attempt(producer) == int(attempt), f"{descriptor.attempt} is sent to {channel}"
-
-
-def consumable(partition: int, attempt: int) -> Callable[[float], Event]:
-    return lambda now_s: PartitionConsumable(now_s, partition, attempt)
-
-
-def event_at(event: Event, now_s: float) -> Event:
-    """The same event, handed over now: one that waited, or is repeated, carries the time of the handing over."""
-    if event.now_s == now_s:
-        return event
-    values = {name: getattr(event, name) for name in type(event).__dataclass_fields__}
-    return type(event)(**{**values, "now_s": now_s})
 
 
 def assert_ended(end: EndJob) -> None:

@@ -193,21 +193,21 @@ def played(graph, slots, taken, mode):
     cluster.job_came("job")
     locations = [TaskManagerLocation(str(n), f"tcp://h{n}:1") for n in range(len(slots))]
     where, missing = {}, 0
-    waiting = [StartJob(0.0), Tick(1.0)]
+    waiting = [StartJob(), Tick()]
     while waiting:
         event = waiting.pop(0)
-        for said in scheduler.handle(event):
+        for said in scheduler.handle(event, 0.0 if isinstance(event, StartJob) else 1.0):
             if isinstance(said, Deploy):
                 where.update(zip(said.subtasks.tolist(), said.slots, strict=True))
             elif isinstance(said, Continue):
-                waiting.insert(0, Proceed(event.now_s))
+                waiting.insert(0, Proceed())
             elif isinstance(said, RequireSlots):
                 missing = said.missing
         under_way = sum(len(event.slots) for event in waiting if isinstance(event, SlotsOffered))
         cluster.require("job", max(0, missing - under_way))
         for offer in sorted(cluster.offers(), key=lambda offer: int(offer.taskmanager)):
-            waiting.insert(-1, TaskManagerRegistered(0.0, locations[int(offer.taskmanager)]))
-            waiting.insert(-1, SlotsOffered(0.0, offer.taskmanager, offer.slots))
+            waiting.insert(-1, TaskManagerRegistered(locations[int(offer.taskmanager)]))
+            waiting.insert(-1, SlotsOffered(offer.taskmanager, offer.slots))
     free = [[slot for slot in range(count) if (n, slot) not in taken] for n, count in enumerate(slots)]
     return {
         scheduler.topology.place_of(subtask): (number := int(slot.location.taskmanager), free[number].index(slot.index))

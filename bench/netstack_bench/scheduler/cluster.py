@@ -63,12 +63,12 @@ class Cluster:
             host = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
             location = TaskManagerLocation(f"taskmanager-{number}", f"tcp://{host}:6121", host)
             here = range(min(SLOTS_PER_TASKMANAGER, slots - first))
-            self._handle(TaskManagerRegistered(_NOW_S, location))
-            self._handle(SlotsOffered(_NOW_S, location.name, tuple(here)))
+            self._handle(TaskManagerRegistered(location))
+            self._handle(SlotsOffered(location.name, tuple(here)))
 
     def start(self) -> None:
         """Starts the job and deploys all tasks that can be deployed."""
-        self._handle(StartJob(_NOW_S))
+        self._handle(StartJob())
 
     def report(self, what: ExecutionInput, subtasks: range) -> None:
         """Reports a state of tasks in one event."""
@@ -82,9 +82,9 @@ class Cluster:
 
     def fail_globally(self) -> None:
         """Fails the job globally: all tasks are cancelled, and restart after the delay."""
-        self._handle(GlobalFailure(_NOW_S, "the coordinator has failed"))
+        self._handle(GlobalFailure("the coordinator has failed"))
         while self._timers:
-            self._handle(TimerDue(_NOW_S, self._timers.pop()))
+            self._handle(TimerDue(self._timers.pop()))
 
     def make_descriptors(self) -> None:
         """Makes and serialises the deferred descriptors."""
@@ -93,19 +93,19 @@ class Cluster:
         self._kept.clear()
 
     def _report(self, what: ExecutionInput, subtasks: IndexArray) -> None:
-        self._handle(TasksReported(_NOW_S, what, subtasks, self._attempts[subtasks]))
+        self._handle(TasksReported(what, subtasks, self._attempts[subtasks]))
 
     def _handle(self, event: Event | None) -> None:
         canceled: list[IndexArray] = []
         while event is not None:
             began_ns = thread_time_ns()
-            instructions = self.scheduler.handle(event)
+            instructions = self.scheduler.handle(event, _NOW_S)
             for instruction in instructions:
                 self._carry_out(instruction)
             self.done.step_ns.append(thread_time_ns() - began_ns)
             canceled += [instruction.subtasks for instruction in instructions if isinstance(instruction, Cancel)]
             goes_on = any(isinstance(instruction, Continue) for instruction in instructions)
-            event = Proceed(_NOW_S) if goes_on else None
+            event = Proceed() if goes_on else None
         for subtasks in canceled:
             self._report(ExecutionInput.CANCELED, subtasks)
 

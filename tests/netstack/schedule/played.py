@@ -71,12 +71,13 @@ class Play:
         for number in range(taskmanagers):
             self.register(f"tm-{number}", slots)
 
-    def give(self, event: Event) -> list[Instruction]:
+    def give(self, event: Event, now_s: float | None = None) -> list[Instruction]:
         """Everything said until there is nothing more to do."""
-        said = self.scheduler.handle(event)
+        now_s = self.now_s if now_s is None else now_s
+        said = self.scheduler.handle(event, now_s)
         self.note(said)
         while said and isinstance(said[-1], Continue):
-            more = self.scheduler.handle(Proceed(event.now_s))
+            more = self.scheduler.handle(Proceed(), now_s)
             self.note(more)
             said = said[:-1] + more
         self.now_s += 1.0
@@ -92,15 +93,15 @@ class Play:
                 self.where.update(zip(subtasks, (slot.location.taskmanager for slot in instruction.slots), strict=True))
 
     def register(self, name: str, slots: int) -> list[Instruction]:
-        said = self.give(TaskManagerRegistered(self.now_s, TaskManagerLocation(name, f"tcp://{name}:1")))
-        return said + self.give(SlotsOffered(self.now_s, name, tuple(range(slots))))
+        said = self.give(TaskManagerRegistered(TaskManagerLocation(name, f"tcp://{name}:1")))
+        return said + self.give(SlotsOffered(name, tuple(range(slots))))
 
     def start(self) -> list[Instruction]:
-        return self.give(StartJob(self.now_s))
+        return self.give(StartJob())
 
     def report(self, what: ExecutionInput, *subtasks: int) -> list[Instruction]:
         attempts = np.array([self.attempts[subtask] for subtask in subtasks], np.uint32)
-        return self.give(TasksReported(self.now_s, what, index_array(subtasks), attempts))
+        return self.give(TasksReported(what, index_array(subtasks), attempts))
 
     def run(self, *subtasks: int) -> None:
         self.report(ExecutionInput.INITIALIZE, *subtasks)
@@ -119,14 +120,14 @@ class Play:
                 count = topology.subpartition_counts(dataset)[partition - topology.partitions_of(dataset).start]
                 sizes[partition] = np.full(count, size, np.int64)
         attempts = np.array([self.attempts[subtask] for subtask in subtasks], np.uint32)
-        return self.give(TasksReported(self.now_s, ExecutionInput.FINISH, index_array(subtasks), attempts, sizes))
+        return self.give(TasksReported(ExecutionInput.FINISH, index_array(subtasks), attempts, sizes))
 
     def fail(self, subtask: int, **more: int | bool) -> list[Instruction]:
-        return self.give(TaskFailed(self.now_s, subtask, self.attempts[subtask], "it broke", **more))  # type: ignore[arg-type]
+        return self.give(TaskFailed(subtask, self.attempts[subtask], "it broke", **more))  # type: ignore[arg-type]
 
     def due(self, waited: StartTimer) -> list[Instruction]:
         """The delay of a restart is over."""
-        return self.give(TimerDue(self.now_s, waited.timer))
+        return self.give(TimerDue(waited.timer))
 
     def states(self) -> list[str]:
         return [self.scheduler.execution_state(one).value for one in range(self.scheduler.topology.subtask_count)]

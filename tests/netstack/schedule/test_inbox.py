@@ -9,10 +9,10 @@ from netstack.schedule.events import CancelJob, Event, Proceed, Tick, TimerDue
 def test_the_inbox_keeps_the_order_of_its_kinds() -> None:
     inbox = Inbox()
     posted: list[Event] = [
-        TimerDue(0.0, 1),
-        Tick(0.0),
-        Proceed(0.0),
-        CancelJob(0.0),
+        TimerDue(1),
+        Tick(),
+        Proceed(),
+        CancelJob(),
     ]
     for event in posted:
         inbox.post(event)

@@ -81,7 +81,7 @@ def test_a_streaming_job_is_deployed_as_a_whole_and_finishes() -> None:
     assert play.states() == ["running"] * 4
     assert play.finish(0, 1, 2) == []
     assert end(play.finish(3)) == EndJob(JobState.FINISHED)
-    assert play.give(StartJob(play.now_s)) == []
+    assert play.give(StartJob()) == []
     assert play.scheduler.next_deadline() is None
 
 
@@ -119,10 +119,10 @@ def test_nothing_is_deployed_before_the_whole_bulk_has_slots() -> None:
 def test_a_task_begins_with_the_newest_checkpoint() -> None:
     play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(1, 0.0))
     assert [found.restore for found in play.start() if isinstance(found, Deploy)] == [None]
-    play.give(CheckpointStored(play.now_s, 7))
+    play.give(CheckpointStored(7))
     said = play.fail(0)
     play.report(ExecutionInput.CANCELED, 1)
-    said = play.give(TimerDue(play.now_s, timer(said).timer))
+    said = play.give(TimerDue(timer(said).timer))
     assert [found.restore for found in said if isinstance(found, Deploy)] == [7]
 
 
@@ -130,7 +130,7 @@ def test_modes_of_placement() -> None:
     for mode in LoadBalanceMode:
         settings = SchedulerSettings(mode=mode, slots=SlotPoolSettings(max_interval_s=0.0))
         play = Play(two_vertices(2, PIPELINED), settings=settings)
-        said = play.start() + play.give(Tick(play.now_s))
+        said = play.start() + play.give(Tick())
         assert deployed(said) == [0, 1, 2, 3]
         if mode is LoadBalanceMode.TASKS:
             assert sorted(play.where.values()) == ["tm-0", "tm-0", "tm-1", "tm-1"]
@@ -161,23 +161,23 @@ def lazy(constraint: InputConstraint) -> Play:
 
 def test_the_next_stage_comes_on_the_first_output_of_any_input() -> None:
     play = lazy(InputConstraint.ANY)
-    assert play.give(PartitionConsumable(play.now_s, 0, 7)) == []
-    assert deployed(play.give(PartitionConsumable(play.now_s, 0, 0))) == [2]
-    assert deployed(play.give(PartitionConsumable(play.now_s, 0, 0))) == []
+    assert play.give(PartitionConsumable(0, 7)) == []
+    assert deployed(play.give(PartitionConsumable(0, 0))) == [2]
+    assert deployed(play.give(PartitionConsumable(0, 0))) == []
 
 
 def test_or_of_all_inputs() -> None:
     play = lazy(InputConstraint.ALL)
-    assert play.give(PartitionConsumable(play.now_s, 0, 0)) == []
+    assert play.give(PartitionConsumable(0, 0)) == []
     assert deployed(play.finish(1)) == [2]
 
 
 def test_output_counts_for_its_attempt() -> None:
     play = lazy(InputConstraint.ANY)
     said = play.fail(0)
-    assert play.give(PartitionConsumable(play.now_s, 0, 0)) == []
-    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0]
-    assert deployed(play.give(PartitionConsumable(play.now_s, 0, 1))) == [2]
+    assert play.give(PartitionConsumable(0, 0)) == []
+    assert deployed(play.give(TimerDue(timer(said).timer))) == [0]
+    assert deployed(play.give(PartitionConsumable(0, 1))) == [2]
 
 
 def test_a_dynamic_job_has_a_way_of_its_own() -> None:
@@ -199,7 +199,7 @@ def test_a_restart_waits_for_the_cancellations_and_the_delay() -> None:
     assert timer(said).delay_s == 5.0
     assert play.scheduler.state is JobState.RESTARTING
     assert deployed(play.report(ExecutionInput.CANCELED, 1, 2)) == []
-    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == []
+    assert deployed(play.give(TimerDue(timer(said).timer))) == []
     assert deployed(play.report(ExecutionInput.CANCELED, 3)) == [0, 1, 2, 3]
     assert play.scheduler.state is JobState.RUNNING
     assert set(play.attempts.values()) == {1}
@@ -211,20 +211,20 @@ def test_the_delay_may_be_the_last_to_pass() -> None:
     play.start()
     said = play.fail(0)
     assert deployed(play.report(ExecutionInput.CANCELED, 1)) == []
-    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0, 1]
+    assert deployed(play.give(TimerDue(timer(said).timer))) == [0, 1]
 
 
 def test_a_timer_of_a_restart_that_was_superseded_is_ignored() -> None:
     play = Play(two_vertices(2, PIPELINED, POINTWISE), restart=FixedDelay(3, 5.0))
     play.start()
     first = timer(play.fail(0))
-    second = timer(play.give(GlobalFailure(play.now_s, "all of it")))
+    second = timer(play.give(GlobalFailure("all of it")))
     # The first restart has lost both of its subtasks to the second.
-    assert play.give(TimerDue(play.now_s, first.timer)) == []
+    assert play.give(TimerDue(first.timer)) == []
     play.report(ExecutionInput.CANCELED, 1, 2, 3)
-    assert sorted(deployed(play.give(TimerDue(play.now_s, second.timer)))) == [0, 1, 2, 3]
+    assert sorted(deployed(play.give(TimerDue(second.timer)))) == [0, 1, 2, 3]
     stale = play.scheduler.statistics().stale
-    assert play.give(TimerDue(play.now_s, first.timer)) == []
+    assert play.give(TimerDue(first.timer)) == []
     assert play.scheduler.statistics().stale == stale + 1
 
 
@@ -233,22 +233,22 @@ def test_reports_of_an_earlier_attempt_are_ignored() -> None:
     play.start()
     said = play.fail(0)
     play.report(ExecutionInput.CANCELED, 1)
-    play.give(TimerDue(play.now_s, timer(said).timer))
+    play.give(TimerDue(timer(said).timer))
     old = np.array([0], np.uint32)
     for what in (ExecutionInput.INITIALIZE, ExecutionInput.FINISH, ExecutionInput.CANCELED):
-        assert play.give(TasksReported(play.now_s, what, index_array([1]), old)) == []
-    assert play.give(TaskFailed(play.now_s, 1, 0, "late")) == []
-    assert play.give(TaskFailed(play.now_s, 77, 0, "of nobody")) == []
+        assert play.give(TasksReported(what, index_array([1]), old)) == []
+    assert play.give(TaskFailed(1, 0, "late")) == []
+    assert play.give(TaskFailed(77, 0, "of nobody")) == []
     assert play.states() == ["deploying", "deploying"]
 
 
 def test_a_slot_that_comes_for_a_superseded_request_serves_the_next_one() -> None:
     play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(3, 0.0), taskmanagers=0)
     play.start()
-    said = play.give(GlobalFailure(play.now_s, "before there is a slot"))
+    said = play.give(GlobalFailure("before there is a slot"))
     assert play.states() == ["canceled", "canceled"]
     assert deployed(play.register("tm", 1)) == []
-    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0, 1]
+    assert deployed(play.give(TimerDue(timer(said).timer))) == [0, 1]
     assert play.attempts == {0: 1, 1: 1}
 
 
@@ -273,12 +273,12 @@ def test_some_failures_cannot_be_recovered_from() -> None:
 def test_a_user_cancels() -> None:
     play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(None))
     play.start()
-    assert canceled(play.give(CancelJob(play.now_s))) == [0, 1]
-    assert play.give(CancelJob(play.now_s)) == []
+    assert canceled(play.give(CancelJob())) == [0, 1]
+    assert play.give(CancelJob()) == []
     play.finish(0)
     assert end(play.report(ExecutionInput.CANCELED, 1)) == EndJob(JobState.CANCELED)
     unstarted = Play(two_vertices(1, PIPELINED))
-    assert end(unstarted.give(CancelJob(0.0))).state is JobState.CANCELED
+    assert end(unstarted.give(CancelJob())).state is JobState.CANCELED
 
 
 def test_a_task_that_cancels_itself_has_failed() -> None:
@@ -302,13 +302,13 @@ def batch_with_sinks_running() -> Play:
 def test_a_lost_taskmanager_restarts_what_a_restarting_consumer_lacks() -> None:
     play = batch_with_sinks_running()
     lost = play.where[2]
-    said = play.give(TaskManagerLost(play.now_s, lost, "gone"))
+    said = play.give(TaskManagerLost(lost, "gone"))
     # The sink there, the source whose partition was there, and so its other consumer.
     assert canceled(said) == [3]
     producer = 0 if play.where[0] == lost else 1
     play.register("next", 1)
     play.report(ExecutionInput.CANCELED, 3)
-    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [producer]
+    assert deployed(play.give(TimerDue(timer(said).timer))) == [producer]
     assert play.states()[1 - producer] == "finished"
     assert deployed(play.finish(producer)) == [2, 3]
 
@@ -317,7 +317,7 @@ def test_finished_producers_survive_a_loss_that_nobody_notices() -> None:
     play = Play(two_vertices(2, BLOCKING), restart=FixedDelay(9, 0.0), slots=1)
     play.start()
     play.finish(0)
-    assert play.give(TaskManagerLost(play.now_s, play.where[0], "gone")) == []
+    assert play.give(TaskManagerLost(play.where[0], "gone")) == []
     assert play.states()[0] == "finished"
     play.register("next", 1)
     play.finish(1)
@@ -326,7 +326,7 @@ def test_finished_producers_survive_a_loss_that_nobody_notices() -> None:
     said = play.fail(2, missing_partition=0, missing_attempt=0)
     assert canceled(said) == [3]
     play.report(ExecutionInput.CANCELED, 3)
-    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0]
+    assert deployed(play.give(TimerDue(timer(said).timer))) == [0]
 
 
 @pytest.mark.parametrize("reporter", ["current", "rival"])
@@ -338,20 +338,20 @@ def test_a_lost_producer_runs_again_although_another_attempt_of_its_consumer_run
     play.start()
     play.finish(0)
     before = play.attempts[1]
-    assert deployed(play.give(Tick(play.now_s + 2.0))) == [1], "the consumer is slow, and gets a second attempt"
+    assert deployed(play.give(Tick(), play.now_s + 2.0)) == [1], "the consumer is slow, and gets a second attempt"
     if reporter == "current":
         play.attempts[1] = before
     said = play.fail(1, missing_partition=0, missing_attempt=0)
     assert canceled(said) == [1]
     play.attempts[1] = 1 - play.attempts[1]
     play.report(ExecutionInput.CANCELED, 1)
-    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0]
+    assert deployed(play.give(TimerDue(timer(said).timer))) == [0]
 
 
 def test_a_partition_of_an_earlier_attempt_is_not_missing() -> None:
     play = batch_with_sinks_running()
     said = play.fail(2, missing_partition=0, missing_attempt=5)
-    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [2]
+    assert deployed(play.give(TimerDue(timer(said).timer))) == [2]
 
 
 def test_results_of_producers_that_run_again_are_dropped_where_they_are() -> None:
@@ -363,8 +363,8 @@ def test_results_of_producers_that_run_again_are_dropped_where_they_are() -> Non
 def test_an_unknown_taskmanager_is_nobodys_loss() -> None:
     play = Play(two_vertices(1, PIPELINED))
     play.start()
-    assert play.give(TaskManagerLost(play.now_s, "who", "gone")) == []
-    assert play.give(SlotsOffered(play.now_s, "who", (0,))) == []
+    assert play.give(TaskManagerLost("who", "gone")) == []
+    assert play.give(SlotsOffered("who", (0,))) == []
     assert play.scheduler.statistics().stale == 2
 
 
@@ -378,9 +378,9 @@ def test_a_consumer_that_came_first_is_told_of_its_producer() -> None:
     )
     play = Play(job, taskmanagers=0)
     play.start()
-    play.give(TaskManagerRegistered(play.now_s, TaskManagerLocation("tm", "tcp://tm:1")))
-    assert deployed(play.give(SlotsOffered(play.now_s, "tm", (0,), LARGE))) == [2]
-    said = play.give(SlotsOffered(play.now_s, "tm", (1,), SMALL))
+    play.give(TaskManagerRegistered(TaskManagerLocation("tm", "tcp://tm:1")))
+    assert deployed(play.give(SlotsOffered("tm", (0,), LARGE))) == [2]
+    said = play.give(SlotsOffered("tm", (1,), SMALL))
     (update,) = [found for found in said if isinstance(found, UpdateGate)]
     assert (update.subtasks.tolist(), update.gate, deployed(said)) == ([2], 0, [0])
     news = ShuffleDescriptors.decompress(update.descriptors)
@@ -393,8 +393,8 @@ def test_a_consumer_that_came_first_is_told_of_its_producer() -> None:
 def test_no_slots_for_too_long_is_a_failure() -> None:
     play = Play(two_vertices(1, PIPELINED), taskmanagers=0)
     play.start()
-    assert play.give(Tick(100.0)) == []
-    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(302.0))).reason
+    assert play.give(Tick(), 100.0) == []
+    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(), 302.0)).reason
 
 
 def test_a_batch_job_with_few_slots_takes_its_time() -> None:
@@ -402,16 +402,16 @@ def test_a_batch_job_with_few_slots_takes_its_time() -> None:
     assert deployed(play.start()) == [0]
     for subtask in range(3):
         play.now_s += 1000.0
-        assert play.give(Tick(play.now_s)) == []
+        assert play.give(Tick()) == []
         assert deployed(play.finish(subtask)) == [subtask + 1]
     assert end(play.finish(3)).state is JobState.FINISHED
     # Without a slot that could come free it does not wait for ever; a streaming job never does.
     play = Play(two_vertices(2, BLOCKING), taskmanagers=0)
     play.start()
-    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(302.0))).reason
+    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(), 302.0)).reason
     play = Play(two_vertices(2, PIPELINED), taskmanagers=1, slots=1)
     play.start()
-    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(310.0))).reason
+    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(), 310.0)).reason
 
 
 def test_a_consumer_that_holds_the_slot_that_its_producer_needs_is_a_failure() -> None:
@@ -419,14 +419,14 @@ def test_a_consumer_that_holds_the_slot_that_its_producer_needs_is_a_failure() -
     play = Play(two_vertices(2, ResultPartitionType.HYBRID_FULL), taskmanagers=1, slots=1)
     assert deployed(play.start()) == [0, 2]
     play.finish(0)
-    assert canceled(play.give(Tick(310.0))) == [2]
+    assert canceled(play.give(Tick(), 310.0)) == [2]
     assert "got no slot within 300.0 s" in end(play.report(ExecutionInput.CANCELED, 2)).reason
 
 
 def test_slots_that_nobody_wants_are_given_back() -> None:
     play = Play(two_vertices(1, PIPELINED), slots=2)
     play.start()
-    (back,) = play.give(Tick(100.0))
+    (back,) = play.give(Tick(), 100.0)
     assert isinstance(back, ReturnSlots)
     assert len(back.slots) == 3
 
@@ -453,7 +453,7 @@ def test_blobs_of_shuffle_descriptors_go_with_a_global_failure() -> None:
     play.start()
     play.finish(0, 1, 2, 3)
     assert len(play.store.keys("run-1")) == 4
-    play.give(GlobalFailure(play.now_s, "all of it"))
+    play.give(GlobalFailure("all of it"))
     assert len(play.store.keys("run-1")) == 3
 
 
@@ -463,14 +463,14 @@ def test_blobs_of_shuffle_descriptors_go_with_a_global_failure() -> None:
 def test_long_work_is_cut_and_goes_on_with_proceed() -> None:
     job = two_vertices(4, PIPELINED)
     scheduler = Scheduler(job, "run-1", settings=SchedulerSettings(step_budget=1))
-    scheduler.handle(TaskManagerRegistered(0.0, TaskManagerLocation("tm", "tcp://tm:1")))
-    scheduler.handle(SlotsOffered(0.0, "tm", (0, 1, 2, 3)))
-    said = scheduler.handle(StartJob(0.0))
+    scheduler.handle(TaskManagerRegistered(TaskManagerLocation("tm", "tcp://tm:1")), 0.0)
+    scheduler.handle(SlotsOffered("tm", (0, 1, 2, 3)), 0.0)
+    said = scheduler.handle(StartJob(), 0.0)
     steps = 0
     while said:
         assert said[-1] == Continue() or steps > 8
-        assert scheduler.handle(Tick(0.0)) == []
-        said = scheduler.handle(Proceed(0.0))
+        assert scheduler.handle(Tick(), 0.0) == []
+        said = scheduler.handle(Proceed(), 0.0)
         steps += 1
     assert steps == 16  # eight subtasks, once for their slots and once to be sent
     assert scheduler.statistics().executions[ExecutionState.DEPLOYING] == 8
@@ -479,11 +479,11 @@ def test_long_work_is_cut_and_goes_on_with_proceed() -> None:
 def test_what_was_cut_and_superseded_is_not_done() -> None:
     job = two_vertices(4, PIPELINED)
     scheduler = Scheduler(job, "run-1", restart=FixedDelay(1, 9.0), settings=SchedulerSettings(step_budget=1))
-    scheduler.handle(StartJob(0.0))
-    scheduler.handle(GlobalFailure(0.0, "all of it"))
+    scheduler.handle(StartJob(), 0.0)
+    scheduler.handle(GlobalFailure("all of it"), 0.0)
     said: list[Instruction] = [Continue()]
     while said and isinstance(said[-1], Continue):
-        said = scheduler.handle(Proceed(0.0))
+        said = scheduler.handle(Proceed(), 0.0)
         assert deployed(said) == []
     assert scheduler.statistics().executions[ExecutionState.CANCELED] == 8
 
@@ -492,11 +492,11 @@ def test_a_restart_waits_for_slots_to_be_given_back() -> None:
     settings = SchedulerSettings(step_budget=1)
     play = Play(two_vertices(4, BLOCKING), restart=FixedDelay(1, 0.0), settings=settings, taskmanagers=1)
     play.start()
-    said = play.scheduler.handle(TaskManagerLost(play.now_s, "tm-0", "gone"))
+    said = play.scheduler.handle(TaskManagerLost("tm-0", "gone"), play.now_s)
     assert said[-1] == Continue()
-    assert play.scheduler.handle(TimerDue(play.now_s, timer(said).timer)) == []
+    assert play.scheduler.handle(TimerDue(timer(said).timer), play.now_s) == []
     assert play.states()[:4] == ["failed"] * 4
-    assert play.give(Proceed(play.now_s)) == [RequireSlots(4)]
+    assert play.give(Proceed()) == [RequireSlots(4)]
     assert play.states()[:4] == ["scheduled"] * 4
     assert deployed(play.register("next", 4)) == [0, 1, 2, 3]
 
@@ -529,16 +529,14 @@ def test_an_adaptive_job_decides_when_its_inputs_are_there() -> None:
     assert deployed(play.start()) == [0, 1]
     sizes = np.full(8, 4 << 20, np.int64)  # 32 MiB each: four subtasks of 16 MiB
     one = np.zeros(1, np.uint32)
-    play.give(TasksReported(play.now_s, ExecutionInput.FINISH, index_array([0]), one, {0: sizes}))
+    play.give(TasksReported(ExecutionInput.FINISH, index_array([0]), one, {0: sizes}))
     # One has to run again: what it wrote is forgotten until then.
-    said = play.give(GlobalFailure(play.now_s, "all of it"))
+    said = play.give(GlobalFailure("all of it"))
     play.report(ExecutionInput.CANCELED, 1)
-    play.give(TimerDue(play.now_s, timer(said).timer))
+    play.give(TimerDue(timer(said).timer))
     for subtask in (0, 1):
         attempt = np.ones(1, np.uint32)
-        said = play.give(
-            TasksReported(play.now_s, ExecutionInput.FINISH, index_array([subtask]), attempt, {subtask: sizes})
-        )
+        said = play.give(TasksReported(ExecutionInput.FINISH, index_array([subtask]), attempt, {subtask: sizes}))
     assert deployed(said) == [2, 3, 4, 5]
     assert end(play.finish(2, 3, 4, 5)).state is JobState.FINISHED
 
@@ -549,7 +547,7 @@ def test_an_adaptive_job_decides_when_its_inputs_are_there() -> None:
 def waits(play: Play, *subtasks: int) -> list[int]:
     """Returns the subtasks that the scheduler orders to commit after these begin to wait."""
     attempts = np.array([play.attempts[subtask] for subtask in subtasks], np.uint32)
-    said = play.give(TasksWaiting(play.now_s, index_array(subtasks), attempts))
+    said = play.give(TasksWaiting(index_array(subtasks), attempts))
     return [subtask for each in said if isinstance(each, CommitTasks) for subtask in each.subtasks.tolist()]
 
 
@@ -609,12 +607,12 @@ def test_each_benchmark_at_parallelism_ten(result: ResultPartitionType, mode: Lo
         play.report(ExecutionInput.CANCELED, *range(11, 20))
     assert play.scheduler.statistics().descriptors.misses == 1
     (first,) = [found.timer for found in play.said if isinstance(found, StartTimer)]
-    play.give(TimerDue(play.now_s, first))
+    play.give(TimerDue(first))
     if result is BLOCKING:
         assert deployed(play.finish(0)) == sinks
         assert sorted(released(play.finish(*sinks))) == sources
         assert play.scheduler.state is JobState.FINISHED
     else:
-        said = play.give(GlobalFailure(play.now_s, "all of it"))
+        said = play.give(GlobalFailure("all of it"))
         play.report(ExecutionInput.CANCELED, *range(20))
-        assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == sources + sinks
+        assert deployed(play.give(TimerDue(timer(said).timer))) == sources + sinks

@@ -16,13 +16,13 @@ from netstack.schedule.structures import index_array
 def registered(play: Play, name: str, slots: int) -> None:
     addresses = tuple(f"tcp://{name}:{1 + slot}" for slot in range(slots))
     location = TaskManagerLocation(name, f"tcp://{name}:0", slot_addresses=addresses)
-    play.give(TaskManagerRegistered(play.now_s, location))
-    play.give(SlotsOffered(play.now_s, name, tuple(range(slots))))
+    play.give(TaskManagerRegistered(location))
+    play.give(SlotsOffered(name, tuple(range(slots))))
 
 
 def lost(play: Play, *subtasks: int) -> TasksLost:
     attempts = np.array([play.attempts[subtask] for subtask in subtasks], np.uint32)
-    return TasksLost(play.now_s, index_array(subtasks), attempts, "its process exited with code 3")
+    return TasksLost(index_array(subtasks), attempts, "its process exited with code 3")
 
 
 def test_consumers_are_told_the_port_of_the_producers_slot() -> None:
@@ -72,6 +72,6 @@ def test_all_places_of_a_lost_taskmanager_are_lost() -> None:
     play.finish(0, 1)
     play.run(2, 3)
     assert set(play.where.values()) == {"tm-0"}
-    said = play.give(TaskManagerLost(play.now_s, "tm-0", "gone"))
-    again = deployed(play.give(TimerDue(play.now_s, timer(said).timer)))
+    said = play.give(TaskManagerLost("tm-0", "gone"))
+    again = deployed(play.give(TimerDue(timer(said).timer)))
     assert again == [0, 1], "both partitions were there, in two slots"

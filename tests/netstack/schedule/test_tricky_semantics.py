@@ -88,7 +88,7 @@ def test_06_finished_consumers_restart_with_their_producer_and_finished_producer
     play = Play(job_of("a(1) -all,blocking-> b(1) -all,blocking-> c(1)"), restart=FixedDelay(9, 0.0))
     play.start()
     play.finish(0)
-    play.give(TaskManagerLost(play.now_s, play.where[0], "gone"))
+    play.give(TaskManagerLost(play.where[0], "gone"))
     assert play.states()[0] == "finished"
     play = Play(job_of("a(1) -all,blocking-> b(2)"), restart=FixedDelay(9, 0.0))
     play.start()
@@ -191,8 +191,8 @@ def test_15_a_list_of_270_kib_is_small_by_size_and_large_by_the_product() -> Non
 def test_16_a_late_callback_is_dropped_by_its_version_though_the_state_is_the_same() -> None:
     play = Play(job_of("a(1) -all,pipelined-> b(1)"), restart=FixedDelay(9, 5.0))
     play.start()
-    first = timer(play.give(GlobalFailure(play.now_s, "one")))
-    second = timer(play.give(GlobalFailure(play.now_s, "another, before the first restart")))
+    first = timer(play.give(GlobalFailure("one")))
+    second = timer(play.give(GlobalFailure("another, before the first restart")))
     play.report(ExecutionInput.CANCELED, 0, 1)
     assert play.states() == ["canceled", "canceled"]
     assert deployed(play.due(first)) == []
@@ -223,10 +223,10 @@ def test_18_after_a_stall_what_came_meanwhile_is_heard_before_timers() -> None:
     play.start()
     inbox = Inbox()
     late_s = 1_000.0
-    inbox.post(Tick(late_s))
-    inbox.post(TaskManagerRegistered(late_s, TaskManagerLocation("tm", "tcp://tm:1")))
-    inbox.post(SlotsOffered(late_s, "tm", (0,)))
+    inbox.post(Tick())
+    inbox.post(TaskManagerRegistered(TaskManagerLocation("tm", "tcp://tm:1")))
+    inbox.post(SlotsOffered("tm", (0,)))
     while (event := inbox.take()) is not None:
-        play.give(event)
+        play.give(event, late_s)
     assert play.states() == ["deploying", "deploying"]
     assert play.scheduler.statistics().failures == 0

@@ -103,18 +103,18 @@ class AttemptTranslator:
 
     # From TaskManagers.
 
-    def states(self, message: TaskStates, now_s: float) -> events.TasksReported:
+    def states(self, message: TaskStates) -> events.TasksReported:
         """Returns the event for a batch of states. Raises RemoteProtocolError if the state or a subtask is unknown."""
         what = _STATES.get(message.state)
         if what is None:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME, f"a TaskManager reports the unknown task state {safe_text(message.state)}"
             )
-        return events.TasksReported(now_s, what, *self._latest(message.attempts))
+        return events.TasksReported(what, *self._latest(message.attempts))
 
-    def waiting(self, message: TaskStates, now_s: float) -> events.TasksWaiting:
+    def waiting(self, message: TaskStates) -> events.TasksWaiting:
         """Returns the event for a batch of waiting attempts. Raises as `states`."""
-        return events.TasksWaiting(now_s, *self._latest(message.attempts))
+        return events.TasksWaiting(*self._latest(message.attempts))
 
     def _latest(self, attempts: Iterable[Attempt]) -> tuple[IndexArray, npt.NDArray[np.uint32]]:
         """Returns the subtasks of attempts in ascending order, and the newest attempt of each."""
@@ -125,7 +125,7 @@ class AttemptTranslator:
         subtasks = sorted(latest)
         return index_array(subtasks), np.array([latest[subtask] for subtask in subtasks], np.uint32)
 
-    def finished(self, message: TaskFinished, now_s: float) -> events.TasksReported:
+    def finished(self, message: TaskFinished) -> events.TasksReported:
         """Returns the event for a finished task.
 
         Raises:
@@ -156,10 +156,10 @@ class AttemptTranslator:
             for partition, sizes in zip(partitions, message.produced_bytes, strict=False)
         }
         return events.TasksReported(
-            now_s, ExecutionInput.FINISH, index_array([subtask]), np.array([message.attempt[2]], np.uint32), produced
+            ExecutionInput.FINISH, index_array([subtask]), np.array([message.attempt[2]], np.uint32), produced
         )
 
-    def failed(self, where: TaskManagerLocation, message: TaskFailed, now_s: float) -> tuple[events.TaskFailed, Failed]:
+    def failed(self, where: TaskManagerLocation, message: TaskFailed) -> tuple[events.TaskFailed, Failed]:
         """Returns the event for a failed task, and its entry in the failure history.
 
         Raises:
@@ -176,16 +176,16 @@ class AttemptTranslator:
         text = safe_text(message.text, TEXT_CHARACTERS)
         label = f"{safe_text(message.kind)}{': ' if text else ''}{text}"
         text = with_place(f"{name} ({index}) on {where.name}: {label}", report)
-        failure = events.TaskFailed(now_s, subtask, attempt, text, missing, missing_attempt, message.is_recoverable)
+        failure = events.TaskFailed(subtask, attempt, text, missing, missing_attempt, message.is_recoverable)
         return failure, Failed(text, name, index, attempt, where.name, where.host, report)
 
-    def lost(self, taskmanager: str, message: SlotEnded, now_s: float) -> events.TasksLost:
+    def lost(self, taskmanager: str, message: SlotEnded) -> events.TasksLost:
         """Returns the event for the end of a slot's process. Raises RemoteProtocolError if a subtask is unknown."""
         subtasks, attempts = self._latest(message.attempts)
         cause = f"slot {message.slot} of {taskmanager}: {safe_text(message.text, ERROR_CHARACTERS)}"
-        return events.TasksLost(now_s, subtasks, attempts, cause)
+        return events.TasksLost(subtasks, attempts, cause)
 
-    def consumable(self, message: PartitionConsumable, now_s: float) -> events.PartitionConsumable:
+    def consumable(self, message: PartitionConsumable) -> events.PartitionConsumable:
         """Returns the event for the first output of a partition.
 
         Raises:
@@ -196,7 +196,7 @@ class AttemptTranslator:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt} has no partition {message.partition}"
             )
-        return events.PartitionConsumable(now_s, partitions[message.partition], message.attempt[2])
+        return events.PartitionConsumable(partitions[message.partition], message.attempt[2])
 
     def subtask(self, attempt: Attempt) -> int:
         """Returns the number of the subtask of an attempt. Raises RemoteProtocolError if the subtask is unknown."""

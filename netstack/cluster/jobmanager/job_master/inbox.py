@@ -206,13 +206,13 @@ class JobInbox:
         """Queues the events that are due by the clock."""
         now_s = trio.current_time()
         while self._timers and self._timers[0][0] <= now_s and not self._is_storing():
-            self.post(events.TimerDue(now_s, heappop(self._timers)[1]))
+            self.post(events.TimerDue(heappop(self._timers)[1]))
         for failure in self._held.release(self._taskmanagers, now_s):
             self.post(failure)
         deadline_s = self._next_deadline_s()
         if deadline_s is not None and max(deadline_s, self._ticked_s + _TICK_S) <= now_s:
             self._ticked_s = now_s
-            self.post(events.Tick(now_s))
+            self.post(events.Tick())
 
     async def _sleep(self) -> None:
         """Waits for a posted event or the next deadline."""

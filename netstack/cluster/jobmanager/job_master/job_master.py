@@ -135,9 +135,9 @@ class JobMaster:
         if location.name not in self._taskmanagers:
             self._taskmanagers[location.name] = location
             self._open.add(location.name)
-            self._inbox.post(events.TaskManagerRegistered(0.0, location))
+            self._inbox.post(events.TaskManagerRegistered(location))
         self._slots_under_way += len(slots)
-        self._inbox.post(events.SlotsOffered(0.0, location.name, slots))
+        self._inbox.post(events.SlotsOffered(location.name, slots))
 
     def lost(self, taskmanager: str, reason: str) -> None:
         """Handles the loss of a TaskManager."""
@@ -146,7 +146,7 @@ class JobMaster:
             self._closed(taskmanager)
             self.progress.pop(taskmanager, None)
             self._journal.lost(taskmanager, reason)
-            self._inbox.post(events.TaskManagerLost(0.0, taskmanager, reason))
+            self._inbox.post(events.TaskManagerLost(taskmanager, reason))
             self._inbox.post_held()
 
     def refused(self, taskmanager: str, reason: str) -> None:
@@ -203,7 +203,7 @@ class JobMaster:
     def cancel(self) -> None:
         """Starts cancelling the job; `ended` is set at its end. Idempotent."""
         self._note("job", "cancel requested")
-        self._inbox.post(events.CancelJob(0.0))
+        self._inbox.post(events.CancelJob())
 
     async def savepoint(self, *, stop: bool) -> CheckpointReport:
         """Takes a savepoint; with `stop`, waits for the end of the job after it.
@@ -300,7 +300,7 @@ class JobMaster:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await self._prepare(nursery)
-                self._inbox.post(events.StartJob(0.0))
+                self._inbox.post(events.StartJob())
                 end = await self._loop()
                 if self._coordinator is not None:
                     self._coordinator.ended(end)
@@ -317,7 +317,7 @@ class JobMaster:
     async def _prepare(self, nursery: trio.Nursery) -> None:
         if self.restored_from is not None:
             self._note("checkpoint", f"starts from checkpoint {self.restored_from}")
-            self._inbox.post(events.CheckpointStored(0.0, self.restored_from))
+            self._inbox.post(events.CheckpointStored(self.restored_from))
         if self._make_coordinator is None or self._storage is None:
             return
         storage = self._storage
@@ -353,7 +353,7 @@ class JobMaster:
             before = self.scheduler.state
             if isinstance(event, events.SlotsOffered):
                 self._slots_under_way -= len(event.slots)
-            for instruction in self.scheduler.handle(replace(event, now_s=trio.current_time())):
+            for instruction in self.scheduler.handle(event, trio.current_time()):
                 await self._carry_out(instruction)
             if isinstance(event, events.SlotsOffered):
                 self._require()
@@ -390,7 +390,7 @@ class JobMaster:
                 self._note("blocklist", f"blocked TaskManagers: {', '.join(instruction.taskmanagers) or 'none'}")
                 self._services.block(self.job_id, instruction.taskmanagers)
             case instructions.Continue():
-                self._inbox.post(events.Proceed(0.0))
+                self._inbox.post(events.Proceed())
             case instructions.EndJob():
                 self.end = self._explained(instruction)
 
@@ -400,7 +400,7 @@ class JobMaster:
         try:
             await self._sender.deploy(deploy)
         except NetstackError as error:
-            self._inbox.post(events.GlobalFailure(0.0, f"tasks cannot be deployed: {error}"))
+            self._inbox.post(events.GlobalFailure(f"tasks cannot be deployed: {error}"))
 
     async def _commit(self, instruction: instructions.CommitTasks) -> None:
         """Makes tasks commit; stores this on disk first, so that no JobManager runs the job again."""

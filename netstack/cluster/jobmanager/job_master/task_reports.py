@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import final
 
-import trio
-
 from ....base.errors import ErrorCode, RemoteProtocolError
 from ....base.units import format_size
 from ....schedule import events
@@ -75,16 +73,15 @@ class TaskReports:
 
     def on_message(self, taskmanager: str, message: Message) -> None:
         """Handles a report whose origin was checked. Raises RemoteProtocolError if the message is invalid."""
-        now_s = trio.current_time()
         match message:
             case TaskStates(state="waiting"):
-                self._waiting(message, now_s)
+                self._waiting(message)
             case TaskStates():
-                self._inbox.post(self._translator.states(message, now_s))
+                self._inbox.post(self._translator.states(message))
             case TaskFinished():
-                self._finished(message, now_s)
+                self._finished(message)
             case TaskFailed():
-                self._failed(taskmanager, message, now_s)
+                self._failed(taskmanager, message)
             case CheckpointAcknowledged():
                 self._acknowledged(message)
             case CheckpointDeclined():
@@ -92,9 +89,9 @@ class TaskReports:
                     subtask = self._tasks.named(message.attempt)
                     self._checkpoints.declined(message.checkpoint_id, *subtask, message.reason)
             case PartitionConsumable():
-                self._inbox.post(self._translator.consumable(message, now_s))
+                self._inbox.post(self._translator.consumable(message))
             case SlotEnded():
-                self._inbox.post(self._translator.lost(taskmanager, message, now_s))
+                self._inbox.post(self._translator.lost(taskmanager, message))
                 self._inbox.post_held()
             case OperatorEvent():
                 if self._translator.is_current(message.attempt) and self._coordinator is not None:
@@ -124,8 +121,8 @@ class TaskReports:
                 f"{taskmanager} sent {type(message).__name__} of attempt {attempt}, which was not deployed there",
             )
 
-    def _finished(self, message: TaskFinished, now_s: float) -> None:
-        report = self._translator.finished(message, now_s)
+    def _finished(self, message: TaskFinished) -> None:
+        report = self._translator.finished(message)
         if not self._tasks.returned(message):
             name, index = self._tasks.named(message.attempt)
             why = (
@@ -133,16 +130,16 @@ class TaskReports:
                 f" {format_size(RESULTS_BYTES)}: write them to a file or a dataset, and return its name"
             )
             number = self._translator.subtask(message.attempt)
-            self._inbox.post(events.TaskFailed(now_s, number, message.attempt[2], why, is_recoverable=False))
+            self._inbox.post(events.TaskFailed(number, message.attempt[2], why, is_recoverable=False))
             return
         if message.final is not None and self.commands is not None and self._translator.is_current(message.attempt):
             self.commands.left(self._tasks.named(message.attempt), message.final)
         self._inbox.post(report)
 
-    def _waiting(self, message: TaskStates, now_s: float) -> None:
+    def _waiting(self, message: TaskStates) -> None:
         """Handles tasks that wait for a checkpoint, or for the commit phase, before they finish."""
         if self._checkpoints is None:
-            self._inbox.post(self._translator.waiting(message, now_s))
+            self._inbox.post(self._translator.waiting(message))
             return
         for attempt in message.attempts:
             if self._translator.is_current(attempt):
@@ -150,9 +147,9 @@ class TaskReports:
                 if not self._checkpoints.has_ended(subtask):
                     self._checkpoints.task_waits(*subtask)
 
-    def _failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> None:
+    def _failed(self, taskmanager: str, message: TaskFailed) -> None:
         where = self._taskmanagers.get(taskmanager) or TaskManagerLocation(taskmanager, "")
-        failure, reported = self._translator.failed(where, message, now_s)
+        failure, reported = self._translator.failed(where, message)
         self.failures[failure.subtask, failure.attempt] = reported
         if message.is_secondary and self._translator.is_current(message.attempt):
             self._inbox.hold(failure)

@@ -328,7 +328,7 @@ class TaskCommands:
             return
         self.last_stored = checkpoint_id, self._storage.path(checkpoint_id)
         self._note("checkpoint", f"checkpoint {checkpoint_id} is complete")
-        self._post(events.CheckpointStored(0.0, checkpoint_id))
+        self._post(events.CheckpointStored(checkpoint_id))
         for taskmanager in self._taskmanagers:
             self._services.send(taskmanager, CheckpointCompleted(self._job_id, checkpoint_id))
 
@@ -351,4 +351,4 @@ class TaskCommands:
 
     def fail(self, reason: str) -> None:
         """Fails the job."""
-        self._post(events.GlobalFailure(0.0, reason))
+        self._post(events.GlobalFailure(reason))

@@ -45,14 +45,14 @@ def deployed(matrix: Matrix, *, slots_first: bool = False) -> dict[str, TaskDepl
     job = job_graph(matrix.graph("bench"))
     settings = SchedulerSettings(placement=matrix.placed(TASKMANAGERS), offload=OffloadRule(1 << 40))
     scheduler = Scheduler(job, "run", settings=settings)
-    said = [] if slots_first else scheduler.handle(StartJob(0.0))
+    said = [] if slots_first else scheduler.handle(StartJob(), 0.0)
     for host, name in reversed([*enumerate(TASKMANAGERS[: len(matrix.spec.hosts)])]):  # placed, whoever comes first
-        said += scheduler.handle(TaskManagerRegistered(0.0, TaskManagerLocation(name, f"tcp://{name}:1")))
-        said += scheduler.handle(SlotsOffered(0.0, name, tuple(range(matrix.slots(host)))))
+        said += scheduler.handle(TaskManagerRegistered(TaskManagerLocation(name, f"tcp://{name}:1")), 0.0)
+        said += scheduler.handle(SlotsOffered(name, tuple(range(matrix.slots(host)))), 0.0)
     if slots_first:
-        said += scheduler.handle(StartJob(0.0))
+        said += scheduler.handle(StartJob(), 0.0)
     while isinstance(said[-1], Continue):
-        said += scheduler.handle(Proceed(0.0))
+        said += scheduler.handle(Proceed(), 0.0)
     found = {}
     for deploy in [each for each in said if isinstance(each, Deploy)]:
         for number, packed in scheduler.descriptors(deploy):

@@ -203,7 +203,7 @@ class Run:
 
     def _give(self, event: Event) -> None:
         """Tells the scheduler something, and makes the tasks that it deploys then."""
-        said = self._scheduler.handle(event)
+        said = self._scheduler.handle(event, 0.0)
         while True:
             for instruction in said:
                 if isinstance(instruction, Deploy):
@@ -213,22 +213,22 @@ class Run:
                         self._make(TaskDeploymentDescriptor.parse(data), self.environments[number])
             if not said or not isinstance(said[-1], Continue):
                 return
-            said = self._scheduler.handle(Proceed(0.0))
+            said = self._scheduler.handle(Proceed(), 0.0)
 
     def _deploy_all(self) -> None:
         slots = tuple(range(sum(vertex.parallelism for vertex in self.job.vertices)))
         for number, environment in enumerate(self.environments):
-            self._give(TaskManagerRegistered(0.0, TaskManagerLocation(f"tm-{number}", environment.address)))
-            self._give(SlotsOffered(0.0, f"tm-{number}", slots))
+            self._give(TaskManagerRegistered(TaskManagerLocation(f"tm-{number}", environment.address)))
+            self._give(SlotsOffered(f"tm-{number}", slots))
         if self._restore is not None:
-            self._give(CheckpointStored(0.0, self._restore))
-        self._give(StartJob(0.0))
+            self._give(CheckpointStored(self._restore))
+        self._give(StartJob())
         self.deployed_at_first = len(self.tasks)
 
     def consumable(self, attempt: tuple[int, int], partition: int) -> None:
         topology = self._scheduler.topology
         partitions = topology.partitions_of_subtask(topology.subtasks_of(attempt[0])[attempt[1]])
-        self._give(PartitionConsumable(0.0, partitions[partition], 0))
+        self._give(PartitionConsumable(partitions[partition], 0))
 
     def _make(self, descriptor: TaskDeploymentDescriptor, environment: NetworkEnvironment) -> None:
         loaded = descriptor.loaded(lambda key: self._store.get("run-1", key))
