@@ -60,11 +60,6 @@ class AttemptTranslator:
         """Returns the current attempt of a subtask."""
         return (*self._scheduler.topology.place_of(subtask), self._scheduler.attempt(subtask))
 
-    def deployments(self, deploy: instructions.Deploy) -> Iterator[tuple[str, bytes]]:
-        """Yields each descriptor with its TaskManager. Raises as `Scheduler.descriptors`."""
-        for (_, descriptor), slot in zip(self._scheduler.descriptors(deploy), deploy.slots, strict=True):
-            yield slot.location.taskmanager, descriptor
-
     def cancellations(self, cancel: instructions.Cancel) -> Iterator[Addressed]:
         """Yields the messages of a `Cancel`."""
         for name, attempts in self._by_taskmanager(cancel.subtasks, cancel.attempts, cancel.slots):

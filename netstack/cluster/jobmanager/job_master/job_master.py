@@ -398,7 +398,7 @@ class JobMaster:
         self._note("deploy", f"{counted(deploy.subtasks.size, 'task')} sent for deployment")
         self.tasks.sent(deploy)
         try:
-            await self._sender.deploy(deploy)
+            await self._sender.deploy(self.scheduler.descriptors(deploy), deploy.slots)
         except NetstackError as error:
             self._inbox.post(events.GlobalFailure(f"tasks cannot be deployed: {error}"))
 

@@ -206,8 +206,12 @@ class TaskSender:
         self._translator = translator
         self._services = services
 
-    async def deploy(self, deploy: instructions.Deploy) -> None:
-        """Creates and sends descriptors; the scheduler must not handle an event meanwhile.
+    async def deploy(self, descriptors: Iterable[tuple[int, bytes]], slots: Iterable[PhysicalSlot]) -> None:
+        """Sends descriptors as they are created; the scheduler must not handle an event meanwhile.
+
+        Args:
+            descriptors: those of a `Deploy` (`Scheduler.descriptors`).
+            slots: the slot of each.
 
         Raises:
             NetstackError: a descriptor cannot be created; nothing was sent.
@@ -215,12 +219,12 @@ class TaskSender:
         Cancellation: some descriptors may have been sent.
         """
         descriptors_of: dict[str, list[bytes]] = {}
-        for number, (name, descriptor) in enumerate(self._translator.deployments(deploy), 1):
-            descriptors_of.setdefault(name, []).append(descriptor)
+        for number, ((_, descriptor), slot) in enumerate(zip(descriptors, slots, strict=True), 1):
+            descriptors_of.setdefault(slot.location.taskmanager, []).append(descriptor)
             if not number % DESCRIPTORS_A_TURN:
                 await trio.lowlevel.checkpoint()
-        for name, descriptors in descriptors_of.items():
-            for message in submissions(self._job_id, descriptors):
+        for name, theirs in descriptors_of.items():
+            for message in submissions(self._job_id, theirs):
                 await self._services.wait_room(name)
                 self._services.send(name, message)
 
