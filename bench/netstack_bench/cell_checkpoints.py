@@ -119,7 +119,7 @@ class _Answers:
     def __init__(self) -> None:
         self.complete: list[tuple[int, AlignmentStatistics, int]] = []
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         pass
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:

@@ -93,14 +93,14 @@ def run(spec: RunSpec, records: int) -> tuple[list[int], dict[str, Any]]:
         kept[number] = kept.get(number, 0) + len(state)
         return 0.0
 
-    def trigger(self: Any, barrier: Any, alignment: Any) -> None:
+    def on_barrier(self: Any, barrier: Any, alignment: Any) -> None:
         taken[barrier.checkpoint_id] = counts["fed"]
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(cell_checkpoints, "Throttle", Slow)
         patch.setattr(cell_checkpoints, "_write", write)
         patch.setattr(cell_checkpoints, "clock_ns", lambda: int(trio.current_time() * 1e9))
-        patch.setattr(cell_checkpoints._Answers, "trigger", trigger)
+        patch.setattr(cell_checkpoints._Answers, "on_barrier", on_barrier)
         result = run_virtual(lambda: main(Path(folder)))
     whole = [number for number in taken if number in written]
     return [(written[number] - taken[number]) * framed - kept.get(number, 0) for number in whole], result

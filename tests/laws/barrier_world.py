@@ -236,7 +236,7 @@ class World:
 
     # The task.
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         checkpoint_id = barrier.checkpoint_id
         assert checkpoint_id > max(self.triggered, default=-1), "triggered twice, or out of order"
         assert checkpoint_id not in self.aborted

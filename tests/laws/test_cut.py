@@ -149,7 +149,7 @@ class Stage:
 
     # CheckpointTask.
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         assert barrier.checkpoint_id not in self.cuts, "triggered twice"
         assert barrier.checkpoint_id > max(self.cuts, default=0), "ids went back"
         self.cuts[barrier.checkpoint_id] = [len(records) for records in self.processed]

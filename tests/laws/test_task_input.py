@@ -101,7 +101,7 @@ class Recorder:
         self.at_snapshot: list[int] | None = None
         self.is_complete = False
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         assert self.at_snapshot is None
         assert barrier.checkpoint_id == ID
         self.at_snapshot = [channel.processed for channel in self.channels]

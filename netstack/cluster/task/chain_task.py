@@ -207,7 +207,7 @@ class ChainTask:
             self._reports.declined(barrier.checkpoint_id, f"task {self} is not running yet")
             return
         received_s = self._environment.now()
-        self._mailbox.post(partial(self._running.trigger_here, barrier, received_s, stops=stops))
+        self._mailbox.post(partial(self._running.trigger_checkpoint, barrier, received_s, stops=stops))
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
         """Implements `RunnableTask.abort_checkpoint`."""

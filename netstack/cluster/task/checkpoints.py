@@ -197,8 +197,8 @@ class TaskCheckpoints:
 
     # From the barrier handler.
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
-        """Implements `CheckpointTask.trigger`."""
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+        """Implements `CheckpointTask.on_barrier`."""
         if barrier.checkpoint_id != self._here_id:
             self._accept(barrier, alignment)
 
@@ -217,7 +217,7 @@ class TaskCheckpoints:
 
     # From the coordinator, between two records.
 
-    def trigger_here(self, barrier: CheckpointBarrier, received_s: float, *, stops: bool = False) -> None:
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, received_s: float, *, stops: bool = False) -> None:
         """Triggers a checkpoint from the coordinator, for a task that receives no barriers (any more).
 
         All its producers, if any, have ended and their records were processed. So later calls of the handler for this

@@ -288,7 +288,7 @@ class JobInProcess:
                 if task is not None:
                     task.take_event(message.event)
             case TriggerCheckpoint():
-                self._trigger(message)
+                self._trigger_checkpoint(message)
             case AbortCheckpoint():
                 for task in self._alive(message.attempts):
                     if task.task is not None:
@@ -389,7 +389,7 @@ class JobInProcess:
     def _alive(self, attempts: Iterable[Attempt]) -> list[TaskAttempt]:
         return [self.tasks[attempt] for attempt in attempts if attempt in self.tasks]
 
-    def _trigger(self, message: TriggerCheckpoint) -> None:
+    def _trigger_checkpoint(self, message: TriggerCheckpoint) -> None:
         try:
             barrier = decode_event(message.barrier)
         except NetstackError as error:

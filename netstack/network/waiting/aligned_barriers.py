@@ -98,8 +98,8 @@ class AlignedBarriers:
     def prioritize(self, channel: int, sequence: int) -> None:
         """Never called."""
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
-        """Implements `CheckpointTask.trigger`: the barrier has arrived everywhere."""
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+        """Implements `CheckpointTask.on_barrier`: the barrier has arrived everywhere."""
         self._events.append(barrier)
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:

@@ -107,7 +107,9 @@ class CheckpointReport:
 class CheckpointCommands(Protocol):
     """Commands from `JobCheckpoints` to the job."""
 
-    def trigger(self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool) -> None:
+    def trigger_checkpoint(
+        self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool
+    ) -> None:
         """Starts a checkpoint at subtasks."""
 
     def abort_checkpoint(self, checkpoint_id: int, subtasks: Iterable[Subtask]) -> None:
@@ -351,7 +353,7 @@ class JobCheckpoints:
                     # A periodic checkpoint also serves the oldest request.
                     request = self._requests.popleft() if self._requests else None
                     self._pending[checkpoint_id] = _Pending(trio.current_time(), instruction.is_savepoint, request)
-                self._commands.trigger(
+                self._commands.trigger_checkpoint(
                     encode_event(instruction.barrier),
                     instruction.subtasks,
                     is_savepoint=instruction.is_savepoint,

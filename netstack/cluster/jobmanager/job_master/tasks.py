@@ -311,7 +311,9 @@ class TaskCommands:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "the final state of a task has no size and checksum")
         self._finals[subtask] = TaskFile(*subtask, size_bytes, crc32)
 
-    def trigger(self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool) -> None:
+    def trigger_checkpoint(
+        self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool
+    ) -> None:
         """Sends the trigger of a checkpoint to subtasks."""
         for name, attempts in self._tasks.by_taskmanager(subtasks).items():
             self._services.send(name, TriggerCheckpoint(self._job_id, barrier, tuple(attempts), is_savepoint, stops))

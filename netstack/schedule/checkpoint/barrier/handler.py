@@ -8,8 +8,8 @@ Rules:
 - A checkpoint waits for the channels that were open when it began here. The end of a channel counts as its barrier.
 - The producer behind an aligned barrier is resumed exactly once: when the checkpoint is complete or aborted, or at once
   if it was already over. A channel that has ended is not resumed.
-- Every checkpoint that began ends with `inputs_complete` after `trigger`, or with `abort`. (If the cancel marker of a
-  newer checkpoint ends a pending one, Flink notifies its task of the newer one only.)
+- Every checkpoint that began ends with `inputs_complete` after `CheckpointTask.on_barrier`, or with `abort`. (If the
+  cancel marker of a newer checkpoint ends a pending one, Flink notifies its task of the newer one only.)
 - A cancel marker also aborts a checkpoint that was only announced. (Flink ignores such a marker, and the announced
   barrier then blocks its channel until the next checkpoint.)
 - The age of a checkpoint is the age in its first barrier or announcement, plus the time since then by this process's
@@ -285,9 +285,9 @@ class BarrierHandler:
             case Action.STOP:
                 self._inputs.checkpoint_stopped(self._current)
             case Action.TRIGGER:
-                self._task.trigger(restored(self._barrier()), self._alignment())
+                self._task.on_barrier(restored(self._barrier()), self._alignment())
             case Action.TRIGGER_UNALIGNED:
-                self._task.trigger(turned_unaligned(self._barrier()), self._alignment())
+                self._task.on_barrier(turned_unaligned(self._barrier()), self._alignment())
             case _:
                 assert_never(action)
 

@@ -24,7 +24,7 @@ class AbortReason(enum.Enum):
 
 
 class CannotCheckpoint(Exception):
-    """Raised by `CheckpointedInputs.checkpoint_started` or `CheckpointTask.trigger` to decline a checkpoint.
+    """Raised by `CheckpointedInputs.checkpoint_started` or `CheckpointTask.on_barrier` to decline a checkpoint.
 
     The handler catches it and aborts the checkpoint.
 
@@ -112,9 +112,9 @@ class CheckpointedInputs(Protocol):
 
 
 class CheckpointTask(Protocol):
-    """The task. For each checkpoint: `trigger`, then `inputs_complete`; or `abort`, possibly after `trigger`."""
+    """The task. For each checkpoint: `on_barrier`, then `inputs_complete`; or `abort`, possibly after `on_barrier`."""
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         """Broadcasts `barrier`, then snapshots the operators; the checkpoint contains all records processed so far.
 
         Args:
@@ -126,7 +126,7 @@ class CheckpointTask(Protocol):
         """
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
-        """All barriers have arrived, so the channel state of the inputs is complete. Called after `trigger`."""
+        """All barriers have arrived, so the channel state of the inputs is complete. Called after `on_barrier`."""
 
     def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
         """Discards the checkpoint, and notifies the coordinator and the downstream tasks."""

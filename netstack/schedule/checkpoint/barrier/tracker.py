@@ -8,8 +8,8 @@ Rules:
 - Several checkpoints may be pending, at most `MAX_PENDING`. The first complete one aborts all older ones.
 - A cancel marker aborts its checkpoint and all older ones; later barriers of these are ignored.
 - A checkpoint waits for the channels that were open when it began here. The end of a channel counts as its barrier.
-- Every checkpoint that began ends with `trigger` and `inputs_complete`, or with `abort`. (Flink drops older ones
-  silently.)
+- Every checkpoint that began ends with `CheckpointTask.on_barrier` and `inputs_complete`, or with `abort`. (Flink drops
+  older ones silently.)
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class BarrierTracker:
         )
         barrier = replace(restored(count.barrier), elapsed_ns=age_ns(count.barrier, count.arrived_s, now))
         try:
-            self._task.trigger(barrier, alignment)
+            self._task.on_barrier(barrier, alignment)
         except CannotCheckpoint as declined:
             self._abort(checkpoint_id, declined.reason)
             return

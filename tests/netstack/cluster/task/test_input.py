@@ -123,7 +123,7 @@ class Stage:
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
         self.timers.append((deadline_s, callback))
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         self.log.append(("trigger", barrier.checkpoint_id, barrier.alignment))
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:

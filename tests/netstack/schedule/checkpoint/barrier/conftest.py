@@ -66,7 +66,7 @@ class Stage:
 
     # The task.
 
-    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+    def on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         self.calls.append(f"trigger {barrier.checkpoint_id} {barrier.alignment.name}")
         self.triggered.append((barrier, alignment))
         self.refuse("trigger", AbortReason.DECLINED)
