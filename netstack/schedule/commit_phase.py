@@ -13,7 +13,7 @@ from typing import Final, final
 
 import numpy as np
 
-from .deployer import Progress
+from .deployer import Deployer
 from .events import TasksWaiting
 from .execution import ExecutionState
 from .instructions import CommitTasks
@@ -26,15 +26,15 @@ COMMITTED: Final = "its sinks were committing, so it cannot restart; a job with 
 class CommitPhase:
     """Sends `CommitTasks` once for each region of a job."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._keeps_results = not all(each.type.must_be_pipelined for each in progress.topology.job.datasets)
+    def __init__(self, deployer: Deployer) -> None:
+        self._deployer = deployer
+        self._keeps_results = not all(each.type.must_be_pipelined for each in deployer.topology.job.datasets)
         self._waiting: dict[int, int] = {}
         self._committing: set[int] = set()
 
     def wait(self, event: TasksWaiting) -> int:
         """Notes attempts that wait for the order to commit; returns how many of them are not current."""
-        current = self._progress.executions.current(event.subtasks, event.attempts)
+        current = self._deployer.executions.current(event.subtasks, event.attempts)
         self._waiting |= dict(zip(event.subtasks[current].tolist(), event.attempts[current].tolist(), strict=True))
         return int(np.count_nonzero(~current))
 
@@ -42,32 +42,32 @@ class CommitPhase:
         """Orders regions that are ready to commit, as instructions of this step."""
         if not self._waiting:
             return
-        progress = self._progress
-        if self._keeps_results and not progress.allocation.is_waited_for:
+        deployer = self._deployer
+        if self._keeps_results and not deployer.allocation.is_waited_for:
             idle = self._still_waiting(index_array(sorted(self._waiting))).size
-            idle += progress.executions.count(ExecutionState.CREATED, ExecutionState.FINISHED)
-            if idle < len(progress.executions):
+            idle += deployer.executions.count(ExecutionState.CREATED, ExecutionState.FINISHED)
+            if idle < len(deployer.executions):
                 return
-        for region in progress.regions.of_subtasks(index_array(sorted(self._waiting))).tolist():
-            members = progress.regions.members(region)
+        for region in deployer.regions.of_subtasks(index_array(sorted(self._waiting))).tolist():
+            members = deployer.regions.members(region)
             waiting = self._still_waiting(members)
-            if waiting.size and waiting.size + progress.executions.in_state(members, ExecutionState.FINISHED).size == (
+            if waiting.size and waiting.size + deployer.executions.in_state(members, ExecutionState.FINISHED).size == (
                 members.size
             ):
                 self._committing.add(region)
-                slots = tuple(progress.allocation.slots_of(waiting))
-                progress.out.append(CommitTasks(waiting, progress.executions.attempts[waiting], slots))
+                slots = tuple(deployer.allocation.slots_of(waiting))
+                deployer.out.append(CommitTasks(waiting, deployer.executions.attempts[waiting], slots))
                 for subtask in waiting.tolist():
                     del self._waiting[subtask]
 
     def has_begun(self, subtasks: IndexArray) -> bool:
         """Whether the region of one of these subtasks has begun to commit."""
         return bool(self._committing) and not self._committing.isdisjoint(
-            self._progress.regions.of_subtasks(subtasks).tolist()
+            self._deployer.regions.of_subtasks(subtasks).tolist()
         )
 
     def _still_waiting(self, members: IndexArray) -> IndexArray:
-        executions = self._progress.executions
+        executions = self._deployer.executions
         waiting = []
         for subtask in members.tolist():
             attempt = self._waiting.get(subtask)

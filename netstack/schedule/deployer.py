@@ -49,7 +49,7 @@ from .work import MATCHES_PER_UNIT, WorkKind, WorkQueue
 
 
 @final
-class Progress:
+class Deployer:
     """The failure-free part of a scheduler.
 
     Raises:

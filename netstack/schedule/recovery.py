@@ -24,7 +24,7 @@ import numpy as np
 from ..base.errors import ConfigError
 from ..base.ids import ResultPartitionType
 from .commit_phase import COMMITTED, CommitPhase
-from .deployer import Progress
+from .deployer import Deployer
 from .events import TaskFailed, TasksLost
 from .execution import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.restart import RestartDecision, Restarts, RestartStrategy
@@ -139,20 +139,20 @@ class Recovery:
 
     def __init__(
         self,
-        progress: Progress,
+        deployer: Deployer,
         speculation: Speculation,
         status: JobStatus,
         strategy: RestartStrategy,
         commits: CommitPhase,
     ) -> None:
-        self._progress = progress
+        self._deployer = deployer
         self._commits = commits
         self._speculation = speculation
         self._status = status
         self._strategy = strategy
-        self._failover = RegionFailover(progress.topology, progress.regions)
+        self._failover = RegionFailover(deployer.topology, deployer.regions)
         self._restarts = Restarts()
-        progress.on_released = self._released
+        deployer.on_released = self._released
         self.failures = 0
         self.restarts = 0
         self.restarted = 0
@@ -166,7 +166,7 @@ class Recovery:
 
     def task_failed(self, event: TaskFailed) -> None:
         """Handles a TaskManager's failure report."""
-        executions, tracker = self._progress.executions, self._progress.tracker
+        executions, tracker = self._deployer.executions, self._deployer.tracker
         subtask = index_array([event.subtask])
         missing = event.missing_partition
         if missing is not None and tracker.attempts[missing] != event.missing_attempt:
@@ -183,7 +183,7 @@ class Recovery:
 
     def tasks_lost(self, event: TasksLost) -> None:
         """Handles the end of a slot's process."""
-        executions = self._progress.executions
+        executions = self._deployer.executions
         is_current = executions.current(event.subtasks, event.attempts)
         for subtask, attempt in zip(
             event.subtasks[~is_current].tolist(), event.attempts[~is_current].tolist(), strict=True
@@ -196,14 +196,14 @@ class Recovery:
         self, subtasks: IndexArray, cause: str, *, missing: int | None = None, is_recoverable: bool = True
     ) -> None:
         """Fails these tasks; those that have ended already are skipped."""
-        executions = self._progress.executions
+        executions = self._deployer.executions
         live = subtasks[~executions.terminal(subtasks)]
         if missing is None and is_recoverable:
             live = live[[not self._speculation.take_over(subtask, cause) for subtask in live.tolist()]]
         failed = executions.not_in_state(live, ExecutionState.CANCELING)
         executions.apply(live, ExecutionInput.FAIL)
-        self._progress.allocation.withdraw(live)
-        self._progress.ended(live)
+        self._deployer.allocation.withdraw(live)
+        self._deployer.ended(live)
         if failed.size:
             self.fail(failed, cause, missing=missing, is_recoverable=is_recoverable)
 
@@ -222,15 +222,15 @@ class Recovery:
             return
         self.failures += 1
         if failed is None:
-            subtasks = index_array(np.arange(self._progress.topology.subtask_count))
+            subtasks = index_array(np.arange(self._deployer.topology.subtask_count))
         else:
-            subtasks = self._failover.subtasks_to_restart(failed, self._progress.tracker.is_tracked, missing)
+            subtasks = self._failover.subtasks_to_restart(failed, self._deployer.tracker.is_tracked, missing)
         if not is_recoverable:
             decision = PERMANENT
         elif self._commits.has_begun(subtasks):
             decision = RestartDecision(None, COMMITTED)
         else:
-            decision = self._strategy.on_failure(self._progress.now_s)
+            decision = self._strategy.on_failure(self._deployer.now_s)
         self._events.append(Failure(cause, decision))
         if decision.delay_s is None:
             self._status.change(JobInput.GIVE_UP)
@@ -239,7 +239,7 @@ class Recovery:
             return
         self.restarts += 1
         self._status.change(JobInput.RESTART)
-        self._begin(self._progress.executions.not_in_state(subtasks, ExecutionState.CREATED), decision.delay_s)
+        self._begin(self._deployer.executions.not_in_state(subtasks, ExecutionState.CREATED), decision.delay_s)
 
     def timer_due(self, timer: int) -> None:
         """Handles the end of a restart's delay."""
@@ -248,40 +248,40 @@ class Recovery:
 
     def restart_ready(self) -> None:
         """Carries out the restarts whose delay is over and whose tasks have stopped and returned their slots."""
-        progress = self._progress
+        deployer = self._deployer
         for recorded in self._restarts.take_ready():
-            current = progress.versions.current(recorded)
+            current = deployer.versions.current(recorded)
             self.stale += recorded.subtasks.size - current.size
-            progress.executions.apply(current, ExecutionInput.RESET)
+            deployer.executions.apply(current, ExecutionInput.RESET)
             self.restarted += current.size
             if not self._restarts and self._status.is_in(JobState.RESTARTING):
                 self._status.change(JobInput.RESTARTED)
-            progress.schedule(progress.strategy.restart(current))
+            deployer.schedule(deployer.strategy.restart(current))
 
     def stop_all(self) -> None:
         """Cancels everything that runs; nothing restarts."""
-        everything = index_array(np.arange(self._progress.topology.subtask_count))
+        everything = index_array(np.arange(self._deployer.topology.subtask_count))
         self._restarts.clear()
-        self._progress.versions.bump(everything)
+        self._deployer.versions.bump(everything)
         self._cancel(everything)
 
     def _begin(self, subtasks: IndexArray, delay_s: float) -> None:
         """Supersedes these subtasks, cancels them, and begins their restart."""
-        progress = self._progress
-        recorded = progress.versions.bump(subtasks)
-        written = progress.partitions_of(subtasks)
+        deployer = self._deployer
+        recorded = deployer.versions.bump(subtasks)
+        written = deployer.partitions_of(subtasks)
         # TaskManagers drop the partitions of the other subtasks together with the task.
-        progress.release_partitions(
-            progress.partitions_of(progress.executions.in_state(subtasks, ExecutionState.FINISHED))
+        deployer.release_partitions(
+            deployer.partitions_of(deployer.executions.in_state(subtasks, ExecutionState.FINISHED))
         )
-        progress.forget_partitions(written)
-        progress.topology.reset(subtasks)
-        progress.release.on_reset(subtasks)
-        progress.deployment.invalidate(progress.topology.produced_by_all(subtasks))
+        deployer.forget_partitions(written)
+        deployer.topology.reset(subtasks)
+        deployer.release.on_reset(subtasks)
+        deployer.deployment.invalidate(deployer.topology.produced_by_all(subtasks))
         self._cancel(subtasks)
-        self._restarts.grow(len(progress.executions))
-        timer = self._restarts.begin(recorded, progress.occupying(subtasks))
-        progress.out.append(StartTimer(timer, delay_s))
+        self._restarts.grow(len(deployer.executions))
+        timer = self._restarts.begin(recorded, deployer.occupying(subtasks))
+        deployer.out.append(StartTimer(timer, delay_s))
 
     def _released(self, subtasks: IndexArray) -> None:
         """Continues restarts when subtasks have returned their slots."""
@@ -290,14 +290,14 @@ class Recovery:
 
     def _cancel(self, subtasks: IndexArray) -> None:
         """Cancels tasks on their TaskManagers; subtasks that are not deployed are canceled at once."""
-        executions = self._progress.executions
+        executions = self._deployer.executions
         self._speculation.cancel(subtasks)
         live = executions.allowed(subtasks, ExecutionInput.CANCEL)
         is_out = executions.on_taskmanager(live)
         executions.apply(live, ExecutionInput.CANCEL)
         running, waiting = live[is_out], live[~is_out]
         if running.size:
-            slots = tuple(self._progress.allocation.slots_of(running))
-            self._progress.out.append(Cancel(running, executions.attempts[running], slots))
-        self._progress.allocation.withdraw(waiting)
-        self._progress.ended(waiting)
+            slots = tuple(self._deployer.allocation.slots_of(running))
+            self._deployer.out.append(Cancel(running, executions.attempts[running], slots))
+        self._deployer.allocation.withdraw(waiting)
+        self._deployer.ended(waiting)

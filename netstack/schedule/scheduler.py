@@ -16,7 +16,7 @@ from typing import Final, final
 from ..base.errors import LocalProtocolError
 from .adaptive.parallelism import ParallelismExplanation
 from .commit_phase import CommitPhase
-from .deployer import Progress
+from .deployer import Deployer
 from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader
 from .descriptors.shuffle import TaskManagerLocation
 from .events import (
@@ -83,11 +83,11 @@ class Scheduler:
         self._settings = SchedulerSettings() if settings is None else settings
         offloader = Offloader(MemoryBlobStore() if store is None else store, job_id, job_id, self._settings.offload)
         self._status = JobStatus()
-        self._progress = Progress(job, job_id, offloader, self._settings)
-        self._speculation = Speculation(self._progress, self._settings.speculation)
-        self._commits = CommitPhase(self._progress)
+        self._deployer = Deployer(job, job_id, offloader, self._settings)
+        self._speculation = Speculation(self._deployer, self._settings.speculation)
+        self._commits = CommitPhase(self._deployer)
         self._recovery = Recovery(
-            self._progress, self._speculation, self._status, NoRestart() if restart is None else restart, self._commits
+            self._deployer, self._speculation, self._status, NoRestart() if restart is None else restart, self._commits
         )
         self._checkpoint: int | None = None
 
@@ -99,19 +99,19 @@ class Scheduler:
     @property
     def topology(self) -> ExecutionGraph:
         """The subtasks, partitions and groups so far; only the scheduler changes it."""
-        return self._progress.topology
+        return self._deployer.topology
 
     def execution_state(self, subtask: int) -> ExecutionState:
         """The state of the current attempt of a subtask."""
-        return self._progress.executions.state(subtask)
+        return self._deployer.executions.state(subtask)
 
     def count(self, *states: ExecutionState) -> int:
         """How many subtasks are in one of these states."""
-        return self._progress.executions.count(*states)
+        return self._deployer.executions.count(*states)
 
     def attempt(self, subtask: int) -> int:
         """The number of the current attempt of a subtask, from 0."""
-        return int(self._progress.executions.attempts[subtask])
+        return int(self._deployer.executions.attempts[subtask])
 
     def rivals(self, subtask: int) -> tuple[Rival, ...]:
         """The attempts of a subtask beside the current one; only the scheduler changes them."""
@@ -124,11 +124,11 @@ class Scheduler:
     @property
     def execution(self) -> str:
         """The prefix of the names of its partitions."""
-        return self._progress.deployment.execution
+        return self._deployer.deployment.execution
 
     def explanation(self, vertex: int) -> ParallelismExplanation | None:
         """Why a vertex has its parallelism; None unless it was decided while the job ran."""
-        return self._progress.explanation(vertex)
+        return self._deployer.explanation(vertex)
 
     def take_failures(self) -> list[Failure]:
         """The root failures since the last call, each with the decision."""
@@ -136,10 +136,10 @@ class Scheduler:
 
     def persistent(self) -> dict[int, list[tuple[int, int, TaskManagerLocation]]]:
         """Partitions that outlive the job, by dataset: each with its attempt and location. Lost ones are left out."""
-        topology, tracker = self._progress.topology, self._progress.tracker
+        topology, tracker = self._deployer.topology, self._deployer.tracker
         return {
             number: [
-                (partition, int(tracker.attempts[partition]), self._progress.locations[tracker.places[partition]])
+                (partition, int(tracker.attempts[partition]), self._deployer.locations[tracker.places[partition]])
                 for partition in topology.partitions_of(number)
                 if tracker.is_tracked[partition]
             ]
@@ -149,17 +149,17 @@ class Scheduler:
 
     def statistics(self) -> SchedulerStatistics:
         """A snapshot."""
-        progress, recovery = self._progress, self._recovery
+        deployer, recovery = self._deployer, self._recovery
         return SchedulerStatistics(
             self._status.state,
-            {state: progress.executions.count(state) for state in ExecutionState},
-            progress.deployed,
+            {state: deployer.executions.count(state) for state in ExecutionState},
+            deployer.deployed,
             recovery.failures,
             recovery.restarts,
             recovery.restarted,
             recovery.stale,
-            progress.steps,
-            progress.deployment.cache.statistics(),
+            deployer.steps,
+            deployer.deployment.cache.statistics(),
             self._speculation.statistics(),
         )
 
@@ -169,17 +169,17 @@ class Scheduler:
         Raises:
             BlobError: a part must be offloaded and cannot be; hand over `GlobalFailure`.
         """
-        return self._progress.deployment.descriptors(deploy)
+        return self._deployer.deployment.descriptors(deploy)
 
     def slot_demand(self) -> SlotDemand | None:
         """The slots that the job lacks and those that it has, for a JobManager that balances tasks; None: any do."""
-        return self._progress.allocation.demand() if self._progress.mode is LoadBalanceMode.TASKS else None
+        return self._deployer.allocation.demand() if self._deployer.mode is LoadBalanceMode.TASKS else None
 
     def next_deadline(self) -> float | None:
         """When to hand over `Tick` unless another event comes first; None: never."""
         if self._status.state.is_terminal:
             return None
-        deadlines = [self._progress.allocation.next_deadline_s(), self._speculation.next_deadline_s()]
+        deadlines = [self._deployer.allocation.next_deadline_s(), self._speculation.next_deadline_s()]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
@@ -197,23 +197,23 @@ class Scheduler:
         """
         if self._status.state.is_terminal:
             return []
-        progress = self._progress
-        progress.out = []
-        progress.now_s = now_s
+        deployer = self._deployer
+        deployer.out = []
+        deployer.now_s = now_s
         self._dispatch(event)
         self._recovery.restart_ready()
-        progress.step(self._checkpoint, is_proceeding=isinstance(event, Proceed))
+        deployer.step(self._checkpoint, is_proceeding=isinstance(event, Proceed))
         self._speculation.deploy()
         self._commits.step()
         self._end_if_done()
-        return progress.out
+        return deployer.out
 
     def _dispatch(self, event: Event) -> None:
         match event:
             case TasksReported():
                 self._reported(event)
             case PartitionConsumable():
-                if not self._progress.first_output(event.partition, event.attempt):
+                if not self._deployer.first_output(event.partition, event.attempt):
                     self._recovery.stale += 1
             case TaskFailed():
                 self._recovery.task_failed(event)
@@ -227,7 +227,7 @@ class Scheduler:
                 self._tick()
             case StartJob():
                 self._status.change(JobInput.START)
-                self._progress.start()
+                self._deployer.start()
             case TaskManagerRegistered():
                 self._register(event.location)
             case SlotsOffered():
@@ -245,34 +245,34 @@ class Scheduler:
                 pass  # the step that follows every event
 
     def _register(self, location: TaskManagerLocation) -> None:
-        if location.name in self._progress.taskmanagers:
+        if location.name in self._deployer.taskmanagers:
             raise LocalProtocolError(f"TaskManager {location.name!r} is already registered; lose it first")
-        self._progress.add_taskmanager(location)
+        self._deployer.add_taskmanager(location)
 
     def _offered(self, event: SlotsOffered) -> None:
-        places = self._progress.taskmanagers.get(event.taskmanager)
+        places = self._deployer.taskmanagers.get(event.taskmanager)
         if places is None:
             self._recovery.stale += 1
             return
-        where = Location(event.taskmanager, self._progress.locations[places.start].host)
+        where = Location(event.taskmanager, self._deployer.locations[places.start].host)
         self._speculation.add_taskmanager(where)
         slots = [PhysicalSlot(where, slot, event.profile) for slot in event.slots]
-        self._progress.allocation.offer(event.taskmanager, slots, self._progress.now_s)
+        self._deployer.allocation.offer(event.taskmanager, slots, self._deployer.now_s)
 
     def _lose(self, taskmanager: str, reason: str) -> None:
         """Drops all slots and partitions of a TaskManager. Tasks that had finished there stay finished."""
-        places = self._progress.taskmanagers.pop(taskmanager, None)
+        places = self._deployer.taskmanagers.pop(taskmanager, None)
         if places is None:
             self._recovery.stale += 1
             return
-        self._progress.tracker.lose(places)
-        lost, spare = self._progress.allocation.lose_taskmanager(taskmanager)
+        self._deployer.tracker.lose(places)
+        lost, spare = self._deployer.allocation.lose_taskmanager(taskmanager)
         self._speculation.lose_taskmanager(taskmanager, spare)
         self._recovery.fail_tasks(lost, f"TaskManager {taskmanager!r} is lost: {reason}")
 
     def _tick(self) -> None:
         self._speculation.check_slow_tasks()
-        allocation, now_s = self._progress.allocation, self._progress.now_s
+        allocation, now_s = self._deployer.allocation, self._deployer.now_s
         late = allocation.timed_out(now_s)
         if late.size:
             wait_s = self._settings.slots.request_timeout_s
@@ -280,12 +280,12 @@ class Scheduler:
         allocation.advance(now_s)
         idle = allocation.idle(now_s)
         if idle:
-            self._progress.out.append(ReturnSlots(tuple(idle)))
+            self._deployer.out.append(ReturnSlots(tuple(idle)))
 
     def _reported(self, event: TasksReported) -> None:
         if event.what not in _REPORTABLE:
             raise LocalProtocolError(f"a TaskManager cannot report {event.what.value!r}")
-        executions = self._progress.executions
+        executions = self._deployer.executions
         is_current = executions.current(event.subtasks, event.attempts)
         subtasks = executions.allowed(event.subtasks[is_current], event.what)
         self._recovery.stale += event.subtasks.size - subtasks.size
@@ -301,24 +301,24 @@ class Scheduler:
             subtasks = executions.in_state(subtasks, ExecutionState.CANCELING)
         if event.what is ExecutionInput.FINISH:
             for subtask in executions.in_state(subtasks, ExecutionState.CANCELING).tolist():
-                (slot,) = self._progress.allocation.slots_of(index_array([subtask]))
-                self._progress.drop_written(subtask, int(executions.attempts[subtask]), slot)
+                (slot,) = self._deployer.allocation.slots_of(index_array([subtask]))
+                self._deployer.drop_written(subtask, int(executions.attempts[subtask]), slot)
         executions.apply(subtasks, event.what)
         if event.what in (ExecutionInput.FINISH, ExecutionInput.CANCELED):
-            self._progress.record_sizes(event.produced_bytes, executions.in_state(subtasks, ExecutionState.FINISHED))
-            self._progress.ended(subtasks)
+            self._deployer.record_sizes(event.produced_bytes, executions.in_state(subtasks, ExecutionState.FINISHED))
+            self._deployer.ended(subtasks)
         if event.what is ExecutionInput.FINISH:
             self._speculation.on_finished(executions.in_state(subtasks, ExecutionState.FINISHED))
 
     def _end_if_done(self) -> None:
-        progress, status = self._progress, self._status
-        if progress.work:
+        deployer, status = self._deployer, self._status
+        if deployer.work:
             return
-        if status.state is JobState.RUNNING and progress.is_whole and progress.executions.are_all_finished:
+        if status.state is JobState.RUNNING and deployer.is_whole and deployer.executions.are_all_finished:
             status.change(JobInput.FINISHED)
-        elif status.is_in(JobState.CANCELLING, JobState.FAILING) and progress.executions.are_all_terminal:
+        elif status.is_in(JobState.CANCELLING, JobState.FAILING) and deployer.executions.are_all_terminal:
             status.change(JobInput.ENDED)
         else:
             return
-        progress.release_results()
-        progress.out.append(EndJob(status.state, status.reason if status.is_in(JobState.FAILED) else ""))
+        deployer.release_results()
+        deployer.out.append(EndJob(status.state, status.reason if status.is_in(JobState.FAILED) else ""))

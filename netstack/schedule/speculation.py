@@ -26,7 +26,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from .deployer import Progress
+from .deployer import Deployer
 from .events import TasksReported
 from .execution import ExecutionInput, ExecutionState
 from .graph.settings import SpeculationSettings
@@ -148,12 +148,12 @@ class Speculation:
     """The rivals of one job.
 
     Args:
-        progress: the failure-free part of the scheduler.
+        deployer: the failure-free part of the scheduler.
         settings: when a task is slow; None switches speculation off.
     """
 
-    def __init__(self, progress: Progress, settings: SpeculationSettings | None) -> None:
-        self._progress = progress
+    def __init__(self, deployer: Deployer, settings: SpeculationSettings | None) -> None:
+        self._deployer = deployer
         self._settings = settings
         self._rivals: dict[int, list[Rival]] = {}
         self._blocklist = Blocklist(0.0 if settings is None else settings.block_slow_node_duration_s)
@@ -186,57 +186,57 @@ class Speculation:
 
     def next_deadline_s(self) -> float | None:
         """When to call `check_slow_tasks` again."""
-        if self._settings is None or not (self._reported or self._progress.executions.count(*_DEPLOYED)):
+        if self._settings is None or not (self._reported or self._deployer.executions.count(*_DEPLOYED)):
             return None
         return float(max(self._checked_s + self._settings.check_interval_s, 0.0))
 
     def check_slow_tasks(self) -> None:
         """Looks for slow tasks, if it is time: requests slots for further attempts, and blocks TaskManagers."""
-        settings, progress = self._settings, self._progress
-        if settings is None or progress.now_s < self._checked_s + settings.check_interval_s:
+        settings, deployer = self._settings, self._deployer
+        if settings is None or deployer.now_s < self._checked_s + settings.check_interval_s:
             return
-        self._checked_s = progress.now_s
-        self._blocklist.expire(progress.now_s)
+        self._checked_s = deployer.now_s
+        self._blocklist.expire(deployer.now_s)
         is_slow = sorted(self._slow(settings), key=lambda each: each[0], reverse=True)
         self._known_slow.update((subtask, attempt) for _, subtask, attempt, _ in is_slow)
-        self._blocklist.block((slot.location.taskmanager for _, _, _, slot in is_slow), progress.now_s)
+        self._blocklist.block((slot.location.taskmanager for _, _, _, slot in is_slow), deployer.now_s)
         for subtask in dict.fromkeys(subtask for _, subtask, _, _ in is_slow):
             self._add_rivals(subtask, settings)
         self._report_blocked()
 
     def _slow(self, settings: SpeculationSettings) -> Iterator[tuple[float, int, int, PhysicalSlot]]:
         """The slow attempts, each with its running time, subtask, number and slot."""
-        progress, topology = self._progress, self._progress.topology
+        deployer, topology = self._deployer, self._deployer.topology
         for vertex in topology.initialised:
             if not self._may_be_repeated(vertex):
                 continue
             subtasks = index_array(topology.subtasks_of(vertex))
-            states = progress.executions.states[subtasks]
+            states = deployer.executions.states[subtasks]
             is_running = np.isin(states, [state.code for state in _DEPLOYED])
             if not is_running.any():
                 continue
             is_finished = states == ExecutionState.FINISHED.code
-            explanation = progress.explanation(vertex)
+            explanation = deployer.explanation(vertex)
             read = None if explanation is None else np.array(explanation.bytes_per_subtask, np.float64)
             if read is not None and read.size != subtasks.size:
                 read = None
             running = subtasks[is_running]
-            slots = progress.allocation.slots_of(running)
+            slots = deployer.allocation.slots_of(running)
             attempts = [
-                (subtask, int(progress.executions.attempts[subtask]), slot)
+                (subtask, int(deployer.executions.attempts[subtask]), slot)
                 for subtask, slot in zip(running.tolist(), slots, strict=True)
             ]
-            since_s = progress.deployed_s.view[running].tolist()
+            since_s = deployer.deployed_s.view[running].tolist()
             for subtask in running.tolist():
                 for rival in self._rivals.get(subtask, ()):
                     if rival.slot is not None and rival.state in _DEPLOYED:
                         attempts.append((subtask, rival.attempt, rival.slot))
                         since_s.append(rival.deployed_s)
             numbers = np.array([subtask for subtask, _, _ in attempts]) - int(subtasks[0])
-            took_s = progress.now_s - np.array(since_s)
+            took_s = deployer.now_s - np.array(since_s)
             flags = slow(
                 took_s,
-                progress.took_s.view[subtasks[is_finished]],
+                deployer.took_s.view[subtasks[is_finished]],
                 subtasks.size,
                 settings,
                 None if read is None else read[numbers],
@@ -247,22 +247,22 @@ class Speculation:
 
     def _may_be_repeated(self, vertex: int) -> bool:
         """Whether two attempts of a subtask may run at the same time."""
-        job = self._progress.topology.job
+        job = self._deployer.topology.job
         inputs = [job.datasets[edge.dataset].type for edge in job.inputs_of(vertex)]
         outputs = [job.datasets[dataset].type for dataset in job.outputs_of(vertex)]
         return job.vertices[vertex].supports_concurrent_attempts and all(each.is_blocking for each in inputs + outputs)
 
     def _add_rivals(self, subtask: int, settings: SpeculationSettings) -> None:
-        progress = self._progress
+        deployer = self._deployer
         others = [rival for rival in self.rivals_of(subtask) if rival.state is not ExecutionState.CANCELING]
-        vertex, _ = progress.topology.place_of(subtask)
-        here = progress.allocation.slots_of(index_array([subtask]))[0].location.taskmanager
+        vertex, _ = deployer.topology.place_of(subtask)
+        here = deployer.allocation.slots_of(index_array([subtask]))[0].location.taskmanager
         avoided = {here, *(rival.slot.location.taskmanager for rival in others if rival.slot is not None)}
         for _ in range(settings.max_concurrent_executions - 1 - len(others)):
-            rival = Rival(subtask, progress.executions.take_attempt(subtask))
+            rival = Rival(subtask, deployer.executions.take_attempt(subtask))
             self._rivals.setdefault(subtask, []).append(rival)
-            progress.allocation.request_spare(rival.key, progress.topology.job.vertices[vertex].profile, avoided)
-            waited_s = progress.now_s - float(progress.deployed_s.view[subtask])
+            deployer.allocation.request_spare(rival.key, deployer.topology.job.vertices[vertex].profile, avoided)
+            waited_s = deployer.now_s - float(deployer.deployed_s.view[subtask])
             self._events.append((subtask, f"is slow: on {here} for {waited_s:.1f} s; starting another attempt"))
 
     # ---------------------------------------------------------------------------------------------- TaskManagers
@@ -285,14 +285,14 @@ class Speculation:
 
     def _report_blocked(self) -> None:
         """Blocks TaskManagers; while only rivals wait for slots, also those that none of them may use."""
-        allocation = self._progress.allocation
+        allocation = self._deployer.allocation
         blocked = self._blocklist.blocked
         allocation.block(blocked)
         useless = () if allocation.is_waited_for else allocation.avoided_by_spare()
         names = tuple(sorted({*blocked, *useless}))
         if names != self._reported:
             self._reported = names
-            self._progress.out.append(BlockTaskManagers(names))
+            self._deployer.out.append(BlockTaskManagers(names))
 
     # -------------------------------------------------------------------------------------------------- attempts
 
@@ -306,7 +306,7 @@ class Speculation:
             if not is_canceled:
                 rival.state = _PROGRESS[event.what]
         elif event.what is ExecutionInput.FINISH and is_canceled:
-            self._progress.drop_written(subtask, attempt, rival.slot)
+            self._deployer.drop_written(subtask, attempt, rival.slot)
             self._ended(rival)
         elif event.what is ExecutionInput.FINISH:
             self._win(rival, event.produced_bytes)
@@ -347,53 +347,53 @@ class Speculation:
         if not able:
             return False
         rival = min(able, key=lambda each: _DEPLOYED.index(each.state))
-        progress = self._progress
+        deployer = self._deployer
         assert rival.slot is not None
         self._forget(rival)
-        progress.executions.replace(subtask, rival.attempt, rival.state)
-        progress.deployed_s.view[subtask] = rival.deployed_s
-        progress.allocation.adopt(rival.key, progress.now_s)
-        progress.place(subtask, rival.slot)
+        deployer.executions.replace(subtask, rival.attempt, rival.state)
+        deployer.deployed_s.view[subtask] = rival.deployed_s
+        deployer.allocation.adopt(rival.key, deployer.now_s)
+        deployer.place(subtask, rival.slot)
         self._won += 1
         self._events.append((subtask, f"failed and continues as attempt {rival.attempt}: {cause}"))
         return True
 
     def deploy(self) -> None:
         """Deploys the rivals that got a slot."""
-        for (subtask, attempt), slot in self._progress.allocation.take_spare():
+        for (subtask, attempt), slot in self._deployer.allocation.take_spare():
             rival = self._find(subtask, attempt)
             if rival is None or rival.slot is not None:
                 continue
-            rival.slot, rival.state, rival.deployed_s = slot, ExecutionState.DEPLOYING, self._progress.now_s
+            rival.slot, rival.state, rival.deployed_s = slot, ExecutionState.DEPLOYING, self._deployer.now_s
             self._started += 1
-            self._progress.deployed += 1
-            self._progress.out.append(Deploy(*_as_arrays(rival, slot), is_speculative=True))
+            self._deployer.deployed += 1
+            self._deployer.out.append(Deploy(*_as_arrays(rival, slot), is_speculative=True))
             self._events.append((subtask, f"attempt {attempt} was sent to {slot.location.taskmanager}"))
 
     # --------------------------------------------------------------------------------------------------- private
 
     def _win(self, rival: Rival, produced_bytes: Mapping[int, npt.NDArray[np.int64]]) -> None:
         """Makes a rival that finished first the current attempt."""
-        progress, subtask = self._progress, rival.subtask
+        deployer, subtask = self._deployer, rival.subtask
         number = index_array([subtask])
         assert rival.slot is not None
-        (slot,) = progress.allocation.slots_of(number)
+        (slot,) = deployer.allocation.slots_of(number)
         before = Rival(
             subtask,
-            int(progress.executions.attempts[subtask]),
-            progress.executions.state(subtask),
+            int(deployer.executions.attempts[subtask]),
+            deployer.executions.state(subtask),
             slot,
-            float(progress.deployed_s.view[subtask]),
-            has_share=progress.allocation.disown(subtask) is None,
+            float(deployer.deployed_s.view[subtask]),
+            has_share=deployer.allocation.disown(subtask) is None,
         )
         self._forget(rival)
-        progress.executions.replace(subtask, rival.attempt, rival.state)
-        progress.deployed_s.view[subtask] = rival.deployed_s
-        progress.place(subtask, rival.slot)
-        progress.executions.apply(number, ExecutionInput.FINISH)
-        progress.record_sizes(produced_bytes, number)
-        progress.ended(number, keeps_slot=before.has_share)
-        progress.allocation.release_spare(rival.key, progress.now_s)
+        deployer.executions.replace(subtask, rival.attempt, rival.state)
+        deployer.deployed_s.view[subtask] = rival.deployed_s
+        deployer.place(subtask, rival.slot)
+        deployer.executions.apply(number, ExecutionInput.FINISH)
+        deployer.record_sizes(produced_bytes, number)
+        deployer.ended(number, keeps_slot=before.has_share)
+        deployer.allocation.release_spare(rival.key, deployer.now_s)
         self.cancel(number)
         self._rivals.setdefault(subtask, []).append(before)
         self._cancel(before, slot)
@@ -402,14 +402,14 @@ class Speculation:
 
     def _cancel(self, rival: Rival, slot: PhysicalSlot) -> None:
         rival.state = ExecutionState.CANCELING
-        self._progress.out.append(Cancel(*_as_arrays(rival, slot)))
+        self._deployer.out.append(Cancel(*_as_arrays(rival, slot)))
 
     def _ended(self, rival: Rival) -> None:
         self._forget(rival)
         if rival.has_share:
-            self._progress.work.add(WorkKind.RELEASE, index_array([rival.subtask]))
+            self._deployer.work.add(WorkKind.RELEASE, index_array([rival.subtask]))
         else:
-            self._progress.allocation.release_spare(rival.key, self._progress.now_s)
+            self._deployer.allocation.release_spare(rival.key, self._deployer.now_s)
 
     def _forget(self, rival: Rival) -> None:
         rivals = self._rivals[rival.subtask]

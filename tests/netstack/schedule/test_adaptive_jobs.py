@@ -21,7 +21,7 @@ def settings(volume: int, **more: int) -> SchedulerSettings:
 
 def written(play: Play, dataset: int) -> tuple[int, int]:
     """What is on record of a dataset: partitions and bytes."""
-    growing = play.scheduler._progress._dynamic
+    growing = play.scheduler._deployer._dynamic
     assert growing is not None
     sizes = growing.sizes(dataset)
     assert sizes is not None
