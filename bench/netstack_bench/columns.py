@@ -150,6 +150,8 @@ STRUCTS: Final[dict[str, dict[str, str]]] = {
         "share": "float64",
         "us_per_buffer": "float64",
         "ns_per_record": "float64",
+        "calls": "int64",
+        "calls_per_gb": "float64",
     },
     "sample": {
         "t_s": "float64",

@@ -4,6 +4,9 @@ The entry functions of netstack's parts are wrapped while the profile runs, and 
 which task runs. Each moment counts once, for the innermost wrapped function. Time inside it (compiled code, the
 selector, the application's loop) is its own. Each crossing costs about half a microsecond twice; this is printed beside
 the table: trust the shares of a profile, not its rates.
+
+Crossings are counted too, so the rows of sendmsg, recvmsg and epoll have their numbers of calls. A thread sleeps in a
+futex only where it waits for another thread; no function of netstack's loop does, so these calls are not counted.
 """
 
 from __future__ import annotations
@@ -25,14 +28,14 @@ from .generator import Source
 from .rows import RowSource, RowVerifier
 from .verifier import Verifier
 
-ASLEEP: Final = "asleep: idle, or not yet woken"
+ASLEEP: Final = "system calls: epoll, asleep or not yet woken"
 LOOP: Final = "scheduler of the event loop"
 OTHER: Final = "other tasks"
 WORK: Final = {"producer": "encode, copy into buffers", "consumer": "the application's loop"}
 
 _BORDERS: Final[tuple[tuple[Any, str, str], ...]] = (
-    (SocketStream, "try_send", "system calls: send"),
-    (SocketStream, "try_receive_into", "system calls: receive"),
+    (SocketStream, "try_send", "system calls: sendmsg"),
+    (SocketStream, "try_receive_into", "system calls: recvmsg"),
     (pump.Pump, "write_now", "frames out"),
     (pump.Pump, "read_now", "frames in"),
     (record_reader.RecordReader, "_elements_of", "decode, give credit"),
@@ -60,6 +63,7 @@ class Costs(trio.abc.Instrument):
 
     def __init__(self, role: str, clock: Callable[[], float] = perf_counter) -> None:
         self.seconds: dict[str, float] = {}
+        self.calls: dict[str, int] = {}
         self._role = role
         self._task = trio.lowlevel.current_task()
         self._clock = clock
@@ -71,6 +75,7 @@ class Costs(trio.abc.Instrument):
         now = self._clock()
         inside = self._inside[-1]
         self.seconds[inside] = self.seconds.get(inside, 0.0) + now - self._since
+        self.calls[what] = self.calls.get(what, 0) + 1
         self._since = now
         self._inside.append(what)
 
@@ -111,7 +116,7 @@ class Costs(trio.abc.Instrument):
         self.leave()
 
     def table(self, buffers: int | None, records: int) -> list[Cost]:
-        """A row for each activity, the largest first: its share, and its time per buffer and record."""
+        """A row for each activity, the largest first: its share, its time per buffer and record, its calls."""
         whole = sum(self.seconds.values())
         return [
             {
@@ -121,6 +126,7 @@ class Costs(trio.abc.Instrument):
                 "share": seconds / whole if whole else 0.0,
                 "us_per_buffer": seconds * 1e6 / buffers if buffers else None,
                 "ns_per_record": seconds * 1e9 / records if records else None,
+                "calls": self.calls.get(what),
             }
             for what, seconds in sorted(self.seconds.items(), key=lambda item: -item[1])
         ]
@@ -146,6 +152,6 @@ def profiled(role: str, is_on: bool) -> Iterator[Costs | None]:
         yield costs
     finally:
         trio.lowlevel.remove_instrument(costs)
-        costs.enter(LOOP)  # adds the time of the current activity
+        costs.leave()  # adds the time of the current activity
         for owner, name, function in before:
             setattr(owner, name, function)

@@ -75,3 +75,11 @@ def document(
         "host": {**host_facts(), **({} if netstack_build is None else {"netstack_build": netstack_build})},
         "version": version(),
     }
+
+
+def with_calls_per_gb(costs: Iterable[Mapping[str, Any]], payload_bytes: int) -> list[dict[str, Any]]:
+    """The rows of both sides' profiles, with their calls for 1e9 bytes of payload; None where none are counted."""
+    return [
+        {**row, "calls_per_gb": row["calls"] * 1e9 / payload_bytes if payload_bytes and row["calls"] else None}
+        for row in costs
+    ]

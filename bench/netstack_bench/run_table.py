@@ -55,7 +55,7 @@ def print_costs(result: Mapping[str, Any], console: Console) -> None:
     """Prints where each side's time went, if that was measured."""
     costs = result.get("costs") or ()
     for side in dict.fromkeys(str(cost["side"]) for cost in costs):
-        table = made_table(("",), ("share", "us a buffer", "ns a record"), title=f"time of the {side}")
+        table = made_table(("",), ("share", "us a buffer", "ns a record", "calls a GB"), title=f"time of the {side}")
         for cost in costs:
             if cost["side"] == side:
                 table.add_row(
@@ -63,6 +63,7 @@ def print_costs(result: Mapping[str, Any], console: Console) -> None:
                     f"{cost['share']:.0%}",
                     _cell(cost["us_per_buffer"], three_digits),
                     _cell(cost["ns_per_record"], three_digits),
+                    _cell(cost.get("calls_per_gb"), three_digits),
                 )
         console.print(table)
 

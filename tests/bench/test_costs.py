@@ -11,6 +11,7 @@ from netstack.base.errors import ConfigError
 from netstack.network.connection.pump import Pump
 from netstack_bench import costs
 from netstack_bench.costs import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
+from netstack_bench.document import with_calls_per_gb
 from netstack_bench.generator import Source
 from netstack_bench.grid import Grid
 from netstack_bench.places.hosts.spec import MeshSpec
@@ -64,6 +65,11 @@ def test_each_moment_counts_once_for_the_innermost() -> None:
     assert sum(row["share"] for row in table) == pytest.approx(1)
     assert table[-1]["us_per_buffer"] == 250_000
     assert table[-1]["ns_per_record"] is None
+    calls = {row["what"]: row["calls"] for row in table}
+    assert calls == {OTHER: 1, ASLEEP: 1, LOOP: None, WORK["producer"]: None, "frames in": 1, "receive": 1}
+    per_gb = {row["what"]: row["calls_per_gb"] for row in with_calls_per_gb(table, 500_000_000)}
+    assert per_gb == {what: count and 2 * count for what, count in calls.items()}
+    assert {row["calls_per_gb"] for row in with_calls_per_gb(table, 0)} == {None}
 
 
 async def test_a_section_that_raises_ends() -> None:
@@ -94,14 +100,17 @@ def test_a_profiled_run_says_where_its_time_went() -> None:
     assert row["delivered"]
     found = {(cost["side"], cost["what"]): cost for cost in row["costs"]}
     for key in (
-        ("producer", "system calls: send"),
+        ("producer", "system calls: sendmsg"),
         ("producer", WORK["producer"]),
-        ("consumer", "system calls: receive"),
+        ("consumer", "system calls: recvmsg"),
         ("consumer", "decode, give credit"),
         ("consumer", "verify (the benchmark)"),
     ):
         assert found[key]["seconds"] > 0
         assert found[key]["us_per_buffer"] > 0
+        if key[1].startswith("system calls"):
+            assert found[key]["calls_per_gb"] == pytest.approx(found[key]["calls"] * 1e9 / row["payload_bytes"])
+            assert 0 < found[key]["calls"] < 2 * row["payload_bytes"] // 4096
     for side in ("producer", "consumer"):
         assert sum(cost["share"] for cost in row["costs"] if cost["side"] == side) == pytest.approx(1)
 
@@ -111,11 +120,18 @@ def test_the_report_has_a_table_for_each_side(fake_rows: Rows) -> None:
     assert 'id="costs"' not in build_report(rows, {})
     for row in rows:
         row["costs"] = [
-            {"side": side, "what": "<decode>", "share": 0.25, "us_per_buffer": 1.5, "ns_per_record": None}
+            {
+                "side": side,
+                "what": "<decode>",
+                "share": 0.25,
+                "us_per_buffer": 1.5,
+                "ns_per_record": None,
+                "calls_per_gb": 12_000.0,
+            }
             for side in ("producer", "consumer")
         ]
     page = build_report(rows, {})
-    assert page.count("<td>25%</td><td>1.5</td><td>&ndash;</td>") == 2
+    assert page.count("<td>25%</td><td>1.5</td><td>&ndash;</td><td>12,000</td>") == 2
     assert "&lt;decode&gt;" in page
 
 

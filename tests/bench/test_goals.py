@@ -15,10 +15,10 @@ from netstack.base.errors import ConfigError
 from netstack_bench.cli import main
 from netstack_bench.engines import peer_spec
 from netstack_bench.goals import jobs, measure as measure_module, rows as rows_module, sort, sort_peers
-from netstack_bench.goals.command import markdown, row_document
+from netstack_bench.goals.command import cpu_document, cpu_markdown, markdown, row_document
 from netstack_bench.goals.jobs import measure_job, write_words
 from netstack_bench.goals.measure import Rounds
-from netstack_bench.goals.rows import BUILDS, ROWS, Measured, installed, measured_once
+from netstack_bench.goals.rows import BUILDS, ROWS, Measured, cpu_rows, cpu_s_per_gb, installed, measured_once
 from netstack_bench.places.hosts.taskmanagers import TaskManagers
 from netstack_bench.spec import RunSpec
 
@@ -59,6 +59,35 @@ def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
     assert held.other is not None
     found = {(held.ours, "compiled"): {0: result(1.0, p50=510.0)}, (held.other, ""): {0: result(1.0, p50=20.0)}}
     assert row_document(held, found)["builds"]["compiled"]["figure"] == 0.5, "a record may wait for the timeout"
+
+
+def test_the_cpu_of_both_ends_stands_beside_each_rate() -> None:
+    def took(producer: float, consumer: float) -> dict[str, Any]:
+        return {**result(1e6), "cpu_s_per_gb": {"producer": producer, "consumer": consumer}}
+
+    wanted = [ROWS[0], next(row for row in ROWS if row.is_less_better), next(row for row in ROWS if row.ours.job)]
+    (row,) = cpu_rows(wanted)
+    assert row.other is not None
+    found: Rounds = {
+        (row.ours, "compiled"): {0: took(0.3, 0.2), 1: took(0.6, 0.4), 2: took(0.15, 0.1)},
+        (row.other, ""): {0: took(0.1, 0.1), 1: took(0.2, 0.2), 2: took(0.05, 0.05)},
+    }
+    told = cpu_document(row, found)
+    assert told is not None
+    compiled, python = (told["builds"][kind] for kind in BUILDS)
+    assert compiled["figure"] == pytest.approx(2.5), "a machine that takes twice as long disturbs no pair"
+    assert compiled["interval"] == pytest.approx([2.5, 2.5])
+    assert (compiled["goal"], compiled["is_met"]) == (2.0, False)
+    assert compiled["ns_per_record"] == pytest.approx(0.5 * (1 << 20))
+    assert (python["value"], python["figure"], python["is_met"]) == (None, None, None)
+    lines = cpu_markdown([told]).splitlines()
+    assert "| 0.5 (524,288 ns) | - | 0.2 (209,715 ns) | **2.50** (2.50 to 2.50) | - | 2.00 |" in lines[-1]
+    assert len({line.count("|") for line in lines}) == 1
+    json.dumps(told, allow_nan=False)
+
+    assert cpu_document(row, {(row.ours, "compiled"): {0: result(1e6)}}) is None, "that engine measures no CPU"
+    whole = {"producer": None, "consumer": None, "total": 7.0}
+    assert cpu_s_per_gb({"cpu_s_per_gb": whole}) == 7.0, "Flink has both ends in one process"
 
 
 def test_the_other_may_be_the_same_build_under_other_settings() -> None:

@@ -42,6 +42,7 @@ class Machine:
                     found.setdefault((each, build), {})[number] = {
                         "records_per_s": rate,
                         "latency_us": {"p50": 1e8 / rate},
+                        "cpu_s_per_gb": {"producer": 4e6 / rate, "consumer": 2e6 / rate},
                     }
         return found, repeats if self.made is None else self.made
 
@@ -83,6 +84,8 @@ def test_a_change_is_told_of_rates_and_of_latencies(
     machine.ours = ours
     found = regress(capsys, tmp_path, "--fail-on", "worse", code=code)
     assert {change["verdict"] for change in found["changes"]} == {verdict}
+    rates = [change["row"] for change in found["changes"] if "async for" in change["row"]]
+    assert {row.removesuffix(": CPU") for row in rates} < {*rates}, "each rate has its CPU beside it"
     for change in found["changes"]:
         assert change["low"] < change["now"] / change["before"] < change["high"]
     assert regress(capsys, tmp_path)["worse"] == found["worse"], "without --fail-on it only tells"

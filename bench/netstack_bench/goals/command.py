@@ -5,6 +5,7 @@ Takes: flags. Gives: the table of figures as Markdown, or one JSON document, on 
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 import time
@@ -26,7 +27,7 @@ from ..flags import flag, flags, json_flag, list_flag
 from ..host import host_facts, version
 from ..interval import Interval
 from .measure import Rounds, failures, figures, measure, medians, values_of
-from .rows import BUILDS, Row, installed, measured_once, rows_with
+from .rows import BUILDS, Row, cpu_rows, installed, measured_once, rows_with
 
 REPEATS: Final = 5
 
@@ -44,6 +45,7 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
 
     A round takes about two minutes for each build. Every connection uses the system's TCP congestion control, because
     peers cannot choose one. Rows whose peers are not installed are left out. A row in bold misses its goal.
+    A second table has the CPU of both ends beside each rate: seconds a GB of payload and nanoseconds a record.
 
     Exit code 1 when a delivery was not complete, in order and without repeats, or a measurement failed.
     """
@@ -62,6 +64,7 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
     measured = medians(rounds)
     taken_s = time.monotonic() - began
     documents = [row_document(row, rounds) for row in rows]
+    cpu = [document for row in cpu_rows(rows) if (document := cpu_document(row, rounds)) is not None]
     failed = failures(rounds, made)
     controls = {str(result["congestion_control"]) for result in measured.values() if result.get("congestion_control")}
     if as_json:
@@ -69,13 +72,22 @@ def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[st
             {"engine": each.engine, "job": each.job, "taskmanagers": each.taskmanagers, "build": kind, **result}
             for (each, kind), result in measured.items()
         ]
-        head = {"rows": documents, "repeats": made, "seconds": seconds, "taken_s": taken_s, "delivered": not failed}
+        head = {
+            "rows": documents,
+            "cpu": cpu,
+            "repeats": made,
+            "seconds": seconds,
+            "taken_s": taken_s,
+            "delivered": not failed,
+        }
         console.print_json({**head, "results": results, "host": host_facts(), "version": version()})
     else:
         spent = f"rounds: {made}, 95 % ranges of their ratios, {taken_s:.0f} s in all"
         control = f"all TCP under the system's {' and '.join(sorted(controls))}"
         remark = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}, {spent}, {control}"
         click.echo(markdown(documents, remark))
+        if cpu:
+            click.echo("\n" + cpu_markdown(cpu))
     for name in failed:
         errors.print(f"[red]failed:[/] {escape(name)}, which do not count", soft_wrap=True)
     if made < repeats:
@@ -106,6 +118,49 @@ def row_document(row: Row, rounds: Rounds) -> dict[str, Any]:
             "is_met": None if figure is None else figure <= goal if row.is_less_better else figure >= goal,
         }
     return document
+
+
+def cpu_document(row: Row, rounds: Rounds) -> dict[str, Any] | None:
+    """A row of `cpu_rows` as plain data, with the CPU nanoseconds a record; None if nothing of it was measured."""
+    document = row_document(row, rounds)
+    if all(each["value"] is None for each in document["builds"].values()):
+        return None
+    record_bytes = row.ours.spec.record_bytes
+    for each in document["builds"].values():
+        each["ns_per_record"] = None if each["value"] is None else each["value"] * record_bytes
+        each["other_ns_per_record"] = None if each["other"] is None else each["other"] * record_bytes
+        if math.isinf(each["goal"]):
+            each["goal"] = each["is_met"] = None
+    return document
+
+
+def cpu_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of CPU: seconds a GB and nanoseconds a record, both ends."""
+    lines = [
+        "| CPU of both ends, s a GB (ns a record): against | compiled | in Python | the other"
+        " | ratio: compiled | in Python | aimed at |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        compiled, python = (row["builds"][kind] for kind in BUILDS)
+        other = python if compiled["other"] is None else compiled
+        cells = [
+            str(row["text"]).removesuffix(": CPU"),
+            _cpu(compiled["value"], compiled["ns_per_record"]),
+            _cpu(python["value"], python["ns_per_record"]),
+            _cpu(other["other"], other["other_ns_per_record"]),
+            _ratio(compiled),
+            _ratio(python),
+            "-" if compiled["goal"] is None else _goal(compiled),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cpu(s_per_gb: float | None, ns_per_record: float | None) -> str:
+    if s_per_gb is None or ns_per_record is None:
+        return "-"
+    return f"{three_digits(s_per_gb)} ({three_digits(ns_per_record)} ns)"
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], remark: str) -> str:
@@ -140,7 +195,7 @@ def _ratio(each: Mapping[str, Any]) -> str:
     figure = each["figure"]
     if figure is None:
         return "-"
-    text = _number(figure) if each["is_met"] else f"**{_number(figure)}**"
+    text = f"**{_number(figure)}**" if each["is_met"] is False else _number(figure)
     return text if each["interval"] is None else f"{text} ({' to '.join(map(_number, each['interval']))})"
 
 

@@ -2,8 +2,8 @@
 
 Takes: flags, the file of a baseline. Gives: the rows that changed by more than the noise; an exit code.
 
-It compares the rows' figures. Most of them are ratios of runs by turns, which hardly change when the machine is slower.
-A difference counts as in `netstack-bench compare`.
+It compares the rows' figures, and the CPU of both ends beside each rate. Most of them are ratios of runs by turns,
+which hardly change when the machine is slower. A difference counts as in `netstack-bench compare`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
 from ..store import reason, replace_file
 from .measure import failures, figures, measure
-from .rows import BUILDS, Row, installed, measured_once, rows_with
+from .rows import BUILDS, Row, cpu_rows, installed, measured_once, rows_with
 
 SCHEMA: Final = 1
 _MACHINE: Final = ("name", "cpu", "cores_usable", "kernel", "python")
@@ -99,7 +99,7 @@ def regress(
         raise ConfigError(f"--repeats and --seconds: give {ENOUGH_REPEATS} rounds at least, of more than 0 seconds")
     errors = console.err()
     rows = rows_with(words)
-    texts = {row.text for row in rows}
+    texts = {row.text for row in (*rows, *cpu_rows(rows))}
     rows = installed(rows, lambda text: errors.print(escape(text), soft_wrap=True))
     rows = [
         row
@@ -118,6 +118,7 @@ def regress(
         raise StoppedBySignal(
             f"stopped by {stopped_by()} after {made} of {repeats} rounds: nothing is compared, no baseline is written"
         )
+    rows += cpu_rows(rows)
     now = {f"{row.text} [{kind}]": values for row in rows for kind in builds if (values := figures(row, kind, rounds))}
     if not now:
         raise ConfigError("nothing could be measured; what failed stands above")

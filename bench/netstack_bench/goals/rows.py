@@ -10,6 +10,7 @@ each record and sums nothing up; the bare loop verifies nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -82,6 +83,7 @@ class Row:
         label: writes the number with its unit.
         is_less_better: for times.
         allowance: is added to the figure of `other`: what ours gives away by its settings.
+        cpu_goal: the most CPU for a byte, as a multiple of the other's, compiled; None where nothing is aimed at.
     """
 
     text: str
@@ -92,6 +94,36 @@ class Row:
     label: Callable[[float], str]
     is_less_better: bool = False
     allowance: float = 0.0
+    cpu_goal: float | None = None
+
+
+def cpu_rows(rows: Sequence[Row]) -> list[Row]:
+    """For each row with a rate the same row with the CPU that both ends take for a byte, which no other load changes.
+
+    A job has none: its processes are not measured one by one.
+    """
+    return [
+        replace(
+            row,
+            text=f"{row.text}: CPU",
+            goals=(row.cpu_goal or math.inf, math.inf),
+            figure=cpu_s_per_gb,
+            label=three_digits,
+            is_less_better=True,
+        )
+        for row in rows
+        if row.figure in (_rate, _payload) and not row.ours.job
+    ]
+
+
+def cpu_s_per_gb(result: Result) -> float | None:
+    """The CPU seconds of both ends for 1e9 bytes of payload."""
+    sides = result.get("cpu_s_per_gb") or {}
+    if sides.get("total") is not None:
+        total: float = sides["total"]
+        return total
+    producer, consumer = sides.get("producer"), sides.get("consumer")
+    return None if producer is None or consumer is None else producer + consumer
 
 
 def rows_with(words: Sequence[str]) -> list[Row]:
@@ -206,13 +238,14 @@ def _rows() -> tuple[Row, ...]:
     rows: list[Row] = []
     default = RunSpec()
     bare = Measured(replace(_bulk(16, 16, 32 * KIB), verify="all"), "raw")  # its only settings are the records
-    for text, exclusive, floating, segment, goals in (
-        ("default buffers", default.exclusive_buffers, default.floating_buffers, 32 * KIB, (0.35, 0.2)),
-        ("16 + 16 of 32 KiB", 16, 16, 32 * KIB, (0.45, 0.3)),
-        ("16 + 16 of 128 KiB", 16, 16, 128 * KIB, (0.65, 0.45)),
+    for text, exclusive, floating, segment, goals, cpu_goal in (
+        ("default buffers", default.exclusive_buffers, default.floating_buffers, 32 * KIB, (0.35, 0.2), 2.0),
+        ("16 + 16 of 32 KiB", 16, 16, 32 * KIB, (0.45, 0.3), 2.0),
+        ("16 + 16 of 128 KiB", 16, 16, 128 * KIB, (0.65, 0.45), 1.7),
     ):
         ours = Measured(_bulk(exclusive, floating, segment))
-        rows.append(Row(f"1 MiB by batch, {text}: bare loop", ours, bare, goals, _payload, _megabytes))
+        what = f"1 MiB by batch, {text}: bare loop"
+        rows.append(Row(what, ours, bare, goals, _payload, _megabytes, cpu_goal=cpu_goal))
     for name, size in _FRAMES.items():
         rows.append(_rate_row(f"8 B by batch: pyzmq, frames of {name}", _BATCH, _framed(_BATCH, size), (1.0, 1.0)))
     rows.append(

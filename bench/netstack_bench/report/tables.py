@@ -298,11 +298,12 @@ def _run(rows: Sequence[Row]) -> Row | None:
 def _cost_table(costs: Sequence[Mapping[str, Any]], side: str) -> str:
     body = (
         f'<tr><th scope="row" class="l">{escape(str(cost["what"]))}</th><td>{float(cost["share"]):.0%}</td>'
-        f"<td>{_figure(cost.get('us_per_buffer'))}</td><td>{_figure(cost.get('ns_per_record'))}</td></tr>"
+        f"<td>{_figure(cost.get('us_per_buffer'))}</td><td>{_figure(cost.get('ns_per_record'))}</td>"
+        f"<td>{_figure(cost.get('calls_per_gb'))}</td></tr>"
         for cost in costs
         if cost["side"] == side
     )
-    head = heads("what", "share", "&micro;s a buffer", "ns a record")
+    head = heads("what", "share", "&micro;s a buffer", "ns a record", "calls a GB")
     return table(head, body, caption=side, caption_kind="l")
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from netstack.base.scratch import scratch_folder
 
 from ...arrivals import paced_window
-from ...document import document
+from ...document import document, with_calls_per_gb
 from ...emulation import emulation_cells
 from ...endpoints import prepare
 from ...engines import load_engine, peer_spec, uses_timeout
@@ -208,7 +208,10 @@ def _result(spec: RunSpec, engine: str, summaries: Summaries) -> dict[str, Any]:
         checkpoints=producer["facts"]["checkpoints"],
         metrics=metrics,
         timeline=timeline,
-        costs=[*(producer["facts"]["costs"] or ()), *(consumer["facts"]["costs"] or ())] or None,
+        costs=with_calls_per_gb(
+            [*(producer["facts"]["costs"] or ()), *(consumer["facts"]["costs"] or ())], consumer["payload_bytes"]
+        )
+        or None,
     )
 
 
