@@ -1,21 +1,27 @@
 """Compares netstack's figures with those of a real Flink, cell by cell.
 
 - Times, records per buffer, bytes in flight or persisted and kept throughput are compared as log2 of ours / Flink's; ms
-  per second and usages as ours - Flink's. Within 15 % is a ratio up to 1.15 either way, 150 ms/s, or 0.15 of a pool.
-- A figure is blank, and counts as within 15 %, if the ranges of its repeats overlap or it cannot be compared.
+  per second and usages as ours - Flink's. The margin is a ratio of 1.15 either way, 150 ms/s, or 0.15 of a pool.
+- `equivalence` says of each figure whether it is within the margin, outside, or undecided. A cell is within if all of
+  its figures are, and outside if one is. `sweep` measures undecided cells again, up to a number of repeats.
 - Without a rate the speed of the two languages decides where records wait. Such a run is compared by the part of its
-  throughput at the longest timeout that each side keeps, and by the records of full buffers.
+  throughput at the longest timeout in the same pass that each side keeps, and by the records of full buffers.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netstack.base.units import counted
+
+from .equivalence import Equivalence, Verdict, joint
 from .figure import Figure
+from .interval import ENOUGH_REPEATS
 from .labels import setting
 from .spec import RunSpec, constants_of
 from .store import Row
@@ -25,7 +31,6 @@ FLINK: Final = "flink"
 
 WITHIN: Final = 0.15
 _FULL: Final = 0.9  # fill of a buffer that counts as full
-_ENOUGH: Final = 2  # repeats that have a range
 _NOT_THE_WORK: Final = frozenset({"acts_as", "profile", "verify", "warmup_s", *constants_of("flink")})
 _WORK: Final = tuple(field.name for field in dataclasses.fields(RunSpec) if field.name not in _NOT_THE_WORK)
 
@@ -54,23 +59,33 @@ _FREE: Final = ("records_per_buffer", "kept_throughput")
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """One figure (of `RATIOS` or `DIFFERENCES`) of a cell on both sides.
-
-    `error` is log2 of the ratio, or the difference; None where the ranges overlap.
-    """
+    """One figure (of `RATIOS` or `DIFFERENCES`) of a cell on both sides."""
 
     name: str
     flink: Figure
     ours: Figure
-    error: float | None
+    equivalence: Equivalence
 
     @property
-    def is_within(self) -> bool:
-        """Whether the error is within 15 % or unknown."""
-        if self.error is None:
-            return True
-        most = math.log2(1 + WITHIN) if self.name in RATIOS else WITHIN * (1000 if self.name.endswith("per_s") else 1)
-        return abs(self.error) <= most
+    def verdict(self) -> Verdict:
+        """Whether the figure is within the margin."""
+        return self.equivalence.verdict
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figure as JSON values; an unknown end of the interval is None."""
+        distance = self.equivalence
+        ends = (distance.error, distance.low, distance.high)
+        error, low, high = (each if math.isfinite(each) else None for each in ends)
+        return {
+            "flink": self.flink.median,
+            "netstack": self.ours.median,
+            "error": error,
+            "low": low,
+            "high": high,
+            "repeats": min(self.flink.count, self.ours.count),
+            "verdict": self.verdict.value,
+            "within": self.verdict is Verdict.WITHIN,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +104,19 @@ class Cell:
         return next((error for error in self.errors if error.name == name), None)
 
     @property
-    def is_within(self) -> bool:
-        """Whether no figure is known to differ by more than 15 %."""
-        return all(error.is_within for error in self.errors)
+    def verdict(self) -> Verdict:
+        """Whether all of its figures are within the margin."""
+        return joint(error.verdict for error in self.errors)
 
     def as_dict(self) -> dict[str, Any]:
         """The cell as JSON values."""
-        errors = {
-            error.name: {
-                "flink": error.flink.median,
-                "netstack": error.ours.median,
-                "error": error.error,
-                "within": error.is_within,
-            }
-            for error in self.errors
+        return {
+            "as": self.acts_as,
+            "settings": dict(self.settings),
+            "verdict": self.verdict.value,
+            "within": self.verdict is Verdict.WITHIN,
+            "errors": {error.name: error.as_dict() for error in self.errors},
         }
-        return {"as": self.acts_as, "settings": dict(self.settings), "within": self.is_within, "errors": errors}
 
 
 def emulation_cells(rows: Iterable[Row]) -> list[Cell]:
@@ -129,16 +141,42 @@ def emulation_cells(rows: Iterable[Row]) -> list[Cell]:
 
 
 def emulation_summary(cells: Sequence[Cell]) -> list[str]:
-    """A sentence for each profile: how many of its cells and figures are within 15 %."""
+    """A sentence for each profile: how many of its cells and figures are within 15 %, outside, and undecided."""
     lines = []
     for acts_as in dict.fromkeys(cell.acts_as for cell in cells):
         entries = [cell for cell in cells if cell.acts_as == acts_as]
         errors = [error for cell in entries for error in cell.errors]
         lines.append(
-            f"{sum(cell.is_within for cell in entries)} of {len(entries)} cells within {WITHIN:.0%} of Flink with --as"
-            f" {acts_as} ({sum(error.is_within for error in errors)} of {len(errors)} figures)"
+            f"--as {acts_as} beside Flink: of {counted(len(entries), 'cell')} {_counts(entries)};"
+            f" of {counted(len(errors), 'figure')} {_counts(errors)}{_advice(errors)}"
         )
     return lines
+
+
+def _advice(errors: Iterable[Error]) -> str:
+    too_few = any(min(error.flink.count, error.ours.count) < ENOUGH_REPEATS for error in errors)
+    return f" (fewer than {ENOUGH_REPEATS} repeats decide nothing)" if too_few else ""
+
+
+def _counts(judged: Iterable[Cell | Error]) -> str:
+    counts = Counter(each.verdict for each in judged)
+    within, outside, undecided = (counts[each] for each in Verdict)
+    return f"{within} within {WITHIN:.0%}, {outside} outside, {undecided} undecided"
+
+
+def undecided_points(rows: Iterable[Row], points: Iterable[RunSpec]) -> list[RunSpec]:
+    """The points to measure again: those of undecided cells, and what their throughput is compared with."""
+    cells = [dict(cell.settings) for cell in emulation_cells(rows) if cell.verdict is Verdict.UNDECIDED]
+    lines = [_line_of(tuple(each.items())) for each in cells if _is_free(each)]
+    chosen = []
+    every = [(spec, {name: getattr(spec, name) for name in _WORK}) for spec in points]
+    for spec, work in every:
+        line = _line_of(tuple(work.items()))
+        longest = max(_timeout_of(tuple(other.items())) for _, other in every if _line_of(tuple(other.items())) == line)
+        is_reference = line in lines and _timeout_of(tuple(work.items())) == longest
+        if work in cells or is_reference:
+            chosen.append(spec)
+    return chosen
 
 
 _Work = tuple[tuple[str, Any], ...]
@@ -164,16 +202,18 @@ def _prepared(row: Row) -> Row:
 
 
 def _keep(groups: Mapping[_Work, list[Row]]) -> None:
-    longest: dict[_Work, tuple[float, float]] = {}
+    longest: dict[_Work, tuple[float, dict[int, float]]] = {}
     for work, rows in groups.items():
-        timeout, line, rate = _timeout_of(work), _line_of(work), Figure.of(row.get("records_per_s") for row in rows)
-        if rate is not None and _is_free(dict(work)) and timeout > longest.get(line, (-1.0, 0.0))[0]:
-            longest[line] = timeout, rate.median
+        timeout, line = _timeout_of(work), _line_of(work)
+        rates = {row.get("repeat") or 0: rate for row in rows if (rate := row.get("records_per_s"))}
+        if rates and _is_free(dict(work)) and timeout > longest.get(line, (-1.0, {}))[0]:
+            longest[line] = timeout, rates
     for work, rows in groups.items():
-        timeout, (at, median) = _timeout_of(work), longest.get(_line_of(work), (-1.0, 0.0))
+        timeout, (at, rates) = _timeout_of(work), longest.get(_line_of(work), (-1.0, {}))
         for row in rows:
-            if _is_free(dict(work)) and timeout < at and median and row.get("records_per_s"):
-                row["kept_throughput"] = row["records_per_s"] / median
+            whole = rates.get(row.get("repeat") or 0)
+            if _is_free(dict(work)) and timeout < at and whole and row.get("records_per_s"):
+                row["kept_throughput"] = row["records_per_s"] / whole
 
 
 def _line_of(work: _Work) -> _Work:
@@ -193,7 +233,8 @@ def _errors(settings: Mapping[str, Any], flinks: Sequence[Row], ours: Sequence[R
     is_free = _is_free(settings)
     fills = [row.get("average_buffer_fill") or 0.0 for row in (*flinks, *ours)]
     for name, column in {**RATIOS, **DIFFERENCES}.items():
-        one, other = (Figure.of(row.get(column) for row in rows) for rows in (flinks, ours))
+        theirs, mine = (_values(rows, column) for rows in (flinks, ours))
+        one, other = Figure.of(theirs), Figure.of(mine)
         if one is None or other is None or (is_free and name not in _FREE):
             continue
         if is_free and name == "records_per_buffer" and min(fills) < _FULL:
@@ -201,15 +242,12 @@ def _errors(settings: Mapping[str, Any], flinks: Sequence[Row], ours: Sequence[R
         least = settings["record_bytes"] if name == "bytes_in_flight" else _LEAST.get(name, 0.0)
         if max(one.median, other.median) < least:
             continue
-        yield Error(name, one, other, _error(name, one, other))
+        if name in RATIOS:
+            distance = Equivalence.of_ratio(theirs, mine, WITHIN)
+        else:
+            distance = Equivalence.of_difference(theirs, mine, WITHIN * (1000 if name.endswith("per_s") else 1))
+        yield Error(name, one, other, distance)
 
 
-def _error(name: str, flink: Figure, ours: Figure) -> float | None:
-    overlap = flink.low <= ours.high and ours.low <= flink.high
-    if overlap and min(flink.count, ours.count) >= _ENOUGH:
-        return None
-    if name in DIFFERENCES:
-        return ours.median - flink.median
-    if not (flink.median > 0 and ours.median > 0):
-        return 0.0 if flink.median == ours.median else math.copysign(math.inf, ours.median - flink.median)
-    return math.log2(ours.median / flink.median)
+def _values(rows: Iterable[Row], column: str) -> list[float]:
+    return [value for row in rows if (value := row.get(column)) is not None and math.isfinite(value)]

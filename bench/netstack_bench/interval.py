@@ -50,6 +50,19 @@ def _within(t: float, degrees: int) -> float:
     return math.sin(angle) * total
 
 
+def welch(a: Sequence[float], b: Sequence[float], confidence: float) -> tuple[float, float]:
+    """The difference of the means of `b` and `a`, and half of the width of its interval; infinite with too few."""
+    change = statistics.fmean(b) - statistics.fmean(a)
+    if min(len(a), len(b)) < ENOUGH_REPEATS:
+        return change, math.inf
+    parts = [statistics.variance(values) / len(values) for values in (a, b)]
+    degrees = min(len(a), len(b)) - 1
+    if all(parts):
+        shares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
+        degrees = int(sum(parts) ** 2 / shares)
+    return change, t_quantile(confidence, degrees) * math.sqrt(sum(parts))
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """The geometric mean of a figure and its confidence interval."""
@@ -79,13 +92,8 @@ class Interval:
         here, there = _logarithms(a), _logarithms(b)
         if here is None or there is None:
             return None
-        change = statistics.fmean(there) - statistics.fmean(here)
-        parts = [statistics.variance(logs) / len(logs) for logs in (here, there)]
-        degrees = min(len(here), len(there)) - 1
-        if all(parts):
-            shares = sum(part**2 / (len(logs) - 1) for part, logs in zip(parts, (here, there), strict=True))
-            degrees = int(sum(parts) ** 2 / shares)
-        return cls._around(change, math.sqrt(sum(parts)), degrees, confidence)
+        change, half = welch(here, there, confidence)
+        return cls(math.exp(change), math.exp(change - half), math.exp(change + half))
 
     @classmethod
     def _around(cls, middle: float, error: float, degrees: int, confidence: float) -> Interval:

@@ -7,6 +7,7 @@ measured rows are always stored and reported.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,8 @@ from netstack.cli.stopping import unwrapped_interrupt
 from .decision.answer import Answer
 from .decision.experiment import Budget, Experiment
 from .decision.goal import Goal
-from .emulation import emulation_cells
+from .emulation import emulation_cells, undecided_points
+from .equivalence import looks_after
 from .grid import Grid, PlannedRun
 from .histogram import Histogram
 from .labels import distinct_warnings
@@ -127,6 +129,18 @@ def pending(grid: Grid, store: Store) -> list[PlannedRun]:
     return [run for run in grid.plan() if run.key not in finished]
 
 
+def undecided_runs(grid: Grid, store: Store, most_repeats: int) -> list[PlannedRun]:
+    """The missing runs of the next look at points whose comparison with Flink is undecided."""
+    if most_repeats <= grid.repeats:
+        return []
+    points, finished = undecided_points(store.rows(), grid.points), _finished(store)
+    for before, look in itertools.pairwise(looks_after(grid.repeats, most_repeats)):
+        passes = (grid.one_pass(repeat, points.__contains__) for repeat in range(before, look))
+        if runs := [run for some in passes for run in some if run.key not in finished]:
+            return runs
+    return []
+
+
 def make_runs(
     grid: Grid,
     store: Store,
@@ -135,10 +149,12 @@ def make_runs(
     command: str = "",
     progress: Progress | None = None,
     budget: Budget | None = None,
+    most_repeats: int = 0,
 ) -> SweepResult:
     """Makes every missing run and writes the results; with a budget also the passes that the answer needs.
 
-    Netstack and system errors of `run_once` become the row's error. `command` is stored in `sweep.json`.
+    With `most_repeats`, points whose comparison with Flink is undecided are measured so many times. Netstack and system
+    errors of `run_once` become the row's error. `command` is stored in `sweep.json`.
 
     Raises:
         StoreError: the folder cannot be written; stored rows are intact.
@@ -147,6 +163,8 @@ def make_runs(
     require_pyarrow()
     planned = grid.plan()
     todo = pending(grid, store)
+    skipped = len(planned) - len(todo)
+    todo = todo or undecided_runs(grid, store, most_repeats)
     if todo:
         facts = {"started_at": utc_text(), "command": command, "grid": grid.as_dict()}
         store.write_sweep({**facts, "order": [[run.spec.run_id, run.repeat] for run in planned]})
@@ -156,8 +174,10 @@ def make_runs(
     try:
         with unwrapped_interrupt():
             if budget is None:
-                for some in _batches(todo, together):
-                    maker(some)
+                while todo:
+                    for some in _batches(todo, together):
+                        maker(some)
+                    todo = [run for run in undecided_runs(grid, store, most_repeats) if run.key not in maker.tried]
             else:
                 experiment = Experiment(
                     grid, lambda: open_answer(store), maker, budget, finished=_finished(store), together=together
@@ -175,7 +195,6 @@ def make_runs(
     if rows:
         store.write_parquet()
         report = write_combined_report(store.folder / REPORT, {store.folder: rows})
-    skipped = len(planned) - len(todo)
     of_grid = {(run.spec.run_id, run.repeat) for run in planned}
     planned_count = len(planned) + sum((row["run_id"], row["repeat"]) not in of_grid for row in rows)
     return SweepResult(
@@ -196,6 +215,7 @@ class _Maker:
         self._run_once = run_once
         self._progress = progress
         self._failure, self._alike = "", 0
+        self.tried: set[tuple[str, int]] = set()
         maker: object = run_once
         self._announced = maker if isinstance(maker, Announced) else None
         self._together = 1 if self._announced is None else _TOGETHER
@@ -212,6 +232,7 @@ class _Maker:
         for run in runs:
             if self._progress is not None:
                 self._progress.begin(run)
+            self.tried.add(run.key)
             row, is_hopeless, latencies = _measure(run, self._run_once, utc_text())
             self._keep(run, row, latencies)
             failure = str(row["error"] or "")

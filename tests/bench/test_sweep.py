@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,20 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConnectionLost, NetstackError
+from netstack_bench.engines.flink import FlinkSpec
 from netstack_bench.grid import Grid, PlannedRun
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
-from netstack_bench.sweep import REPORT, PlaceUnusable, SweepResult, make_runs, median_result, pending, succeeded
+from netstack_bench.sweep import (
+    REPORT,
+    PlaceUnusable,
+    SweepResult,
+    make_runs,
+    median_result,
+    pending,
+    succeeded,
+    undecided_runs,
+)
 
 FakeResult = Callable[..., dict[str, Any]]
 GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1, 4))  # 8 runs
@@ -218,3 +229,40 @@ def test_medians_of_repeats(fake_result: FakeResult) -> None:
     results[0]["delivered"] = False
     assert median_result(results)["delivered"] is False
     assert median_result(results[:1]) == results[0]
+
+
+def test_a_point_whose_comparison_is_undecided_is_measured_again_until_it_is_or_the_repeats_are_over(
+    tmp_path: Path, fake_result: FakeResult
+) -> None:
+    """One is the same on both sides, one far away, one so noisy that it stays undecided; each has its repeats."""
+    same, apart, noisy = (RunSpec(rate_per_s=1000.0, channels=channels) for channels in (1, 2, 3))
+    grid = Grid(points=(same, apart, noisy), repeats=3, turns=lambda spec: (FlinkSpec.of(spec), spec))
+    specs: list[RunSpec] = []
+
+    def run(spec: RunSpec) -> dict[str, Any]:
+        specs.append(spec)
+        is_flink = spec.ENGINE_KIND == "flink"
+        wobble = (1.0, 1.9, 0.6)[len(specs) % 3] if spec.channels == 3 else 1.0 + 0.001 * (len(specs) % 2)
+        figure = 100.0 * wobble * (2.0 if spec.channels == 2 and not is_flink else 1.0)
+        document = fake_result(spec)
+        latency = dict.fromkeys(document["latency_us"], figure)
+        return {
+            **document,
+            "latency_us": latency,
+            "engine_kind": spec.ENGINE_KIND,
+            "metrics": {},
+            "idle_ms_per_s": None,
+        }
+
+    with Store(tmp_path) as store:
+        result = make_runs(grid, store, run, most_repeats=7)
+        counts = Counter((spec.ENGINE_KIND, spec.channels) for spec in specs)
+        assert counts == {
+            (kind, ch): repeats for kind in ("local", "flink") for ch, repeats in ((1, 3), (2, 3), (3, 7))
+        }
+        verdicts = {cell["settings"]["channels"]: cell["verdict"] for cell in result.as_dict([])["emulation"]}
+        assert verdicts == {1: "within", 2: "outside", 3: "undecided"}
+        assert (result.planned, result.made, result.missing) == (18 + 8, 26, 0)
+        assert undecided_runs(grid, store, 7) == []
+        assert make_runs(grid, store, run, most_repeats=7).made == 0, "all its repeats are there"
+        assert make_runs(grid, store, run, most_repeats=9).made == 4, "it goes on where it stopped"

@@ -19,6 +19,7 @@ from ..charts.page import heads, table
 from ..charts.svg import facets_attribute
 from ..decision.effects import Share
 from ..emulation import DIFFERENCES, RATIOS, WITHIN, Cell, Error, emulation_cells, emulation_summary
+from ..equivalence import Verdict
 from ..labels import setting_name, setting_text
 from ..store import Row
 from .answers import kept_shares
@@ -233,8 +234,8 @@ def emulation_section(rows: Sequence[Row]) -> str:
     return (
         f'<section class="card" id="emulation"><h2>Beside Flink</h2>{lines}'
         '<p class="note">Times, records, bytes, kept throughput: log2 of ours over Flink&rsquo;s: +1 is twice as much,'
-        " -1 half. Milliseconds of a second and usages: ours less Flink&rsquo;s. A dot: the ranges of the"
-        f" repeats overlap. Marked: more than {WITHIN:.0%} away.</p>"
+        " -1 half. Milliseconds of a second and usages: ours less Flink&rsquo;s. Marked: outside, the whole 95 %"
+        f" interval is more than {WITHIN:.0%} away. ?: undecided, the interval reaches over the margin.</p>"
         f"{table(head, body, 'heat')}</section>"
     )
 
@@ -242,12 +243,17 @@ def emulation_section(rows: Sequence[Row]) -> str:
 def _cell(error: Error | None) -> str:
     if error is None:
         return '<td class="c">&ndash;</td>'
-    title = f"Flink {error.flink.median:.4g}, netstack {error.ours.median:.4g}"
-    if error.error is None:
-        return f'<td class="c" title="{title}">&middot;</td>'
-    text = f"{error.error:+.0f}" if error.name.endswith("ms_per_s") else f"{error.error:+.2f}"
-    style = "c" if error.is_within else "cell less"
-    return f'<td class="{style}" style="--v:{0 if error.is_within else 0.6}" title="{title}">{text}</td>'
+    interval = error.equivalence
+    digits = 0 if error.name.endswith("ms_per_s") else 2
+    text, low, high = (f"{each:+.{digits}f}" for each in (interval.error, interval.low, interval.high))
+    ends = f" ({low} to {high})" if math.isfinite(interval.high - interval.low) else ""
+    title = f"Flink {error.flink.median:.4g}, netstack {error.ours.median:.4g}: {error.verdict.value}{ends}"
+    is_outside = error.verdict is Verdict.OUTSIDE
+    mark = " ?" if error.verdict is Verdict.UNDECIDED else ""
+    return (
+        f'<td class="{"cell less" if is_outside else "c"}" style="--v:{0.6 if is_outside else 0}" title="{title}">'
+        f"{text}{mark}</td>"
+    )
 
 
 def _words(cell: Cell) -> str:

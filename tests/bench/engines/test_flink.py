@@ -149,6 +149,8 @@ def test_the_window_leaves_out_the_warm_up_and_a_loss_is_told() -> None:
     document = document_of(spec, answer())
     assert (document["records_per_s"], document["seconds"]) == (pytest.approx(800.0), pytest.approx(0.5))
     assert document["records_per_buffer"] == 350.0
+    assert document["wire_bytes"] == 84_000 + 6 * 47, "each buffer has a header of 47 bytes"
+    assert document["wire_mb_per_s"] == pytest.approx(800.0 * document["wire_bytes"] / 2000 / 1e6)
     assert document["latency_us"]["p50"] == pytest.approx(0.1)
     assert document["delivered"]
     lost = document_of(spec, answer(received=1999))

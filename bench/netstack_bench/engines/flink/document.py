@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from netstack.base.host import congestion_control
+from netstack.exchange.wire.flink_layout import BUFFER
 
 from ...arrivals import paced_window
 from ...checkpoints.figures import Completed, times
@@ -86,7 +87,7 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
         seconds=seconds,
         records_per_s=records / seconds if seconds > 0 else 0.0,
         payload_bytes=answer["received"] * spec.record_bytes,
-        wire_bytes=round(consumer["netstack_input_remote_bytes_total"]),
+        wire_bytes=_wire_bytes(consumer),
         latency=latency,
         cpu_s={"producer": None, "consumer": None, "total": answer["cpu_s"]},
         problems=problems,
@@ -111,6 +112,12 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
         timeline=None,
         costs=None,
     )
+
+
+def _wire_bytes(consumer: Mapping[str, float]) -> int:
+    """The bytes of all buffers with their headers; Flink's metric counts the bytes in them."""
+    buffers = consumer["netstack_input_remote_buffers_total"]
+    return round(consumer["netstack_input_remote_bytes_total"] + buffers * BUFFER.size)
 
 
 def metrics_of(sinks: int, sides: Mapping[str, Any]) -> dict[str, dict[str, float]]:
