@@ -373,7 +373,8 @@ hosts_flags = flags(
     flag(
         "--hosts",
         None,
-        "Measure all-to-all between these TaskManagers, with N (or SOURCES/SINKS) subtasks on each.",
+        "Measure all-to-all between these TaskManagers, with N (or SOURCES/SINKS) subtasks on each; over TLS write"
+        " tls+tcp://HOST:PORT, with certificates in $NETSTACK_TLS.",
         metavar="HOST:PORT[=N],...",
     ),
     flag(

@@ -134,6 +134,10 @@ class ByteStream(abc.ABC):
         """
         return "", ""
 
+    def certificate_names(self) -> tuple[str, ...] | None:
+        """The names and IP addresses for which the peer's certificate is valid; None where names are not checked."""
+        return None
+
     def descriptor(self) -> int | None:
         """The file descriptor that is readable exactly when `try_receive_into` would not return None; None without one.
 

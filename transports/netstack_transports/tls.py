@@ -28,7 +28,8 @@ from typing import Any, Final, final
 import trio
 
 from netstack.base.errors import ConfigError, ConnectionLost
-from netstack.base.tls.tls_files import PREFIX, CertificateFolder, split_tls
+from netstack.base.tls.certificate_names import names_of
+from netstack.base.tls.tls_files import PREFIX, CertificateFolder, Credentials, split_tls
 from netstack.base.transport import (
     ByteStream,
     Listener,
@@ -57,12 +58,15 @@ _MAX_ANSWER_BYTES: Final = 64 * 1024
 class TlsStream(ByteStream):
     """A stream in TLS."""
 
-    def __init__(self, inner: ByteStream, context: ssl.SSLContext, *, server: bool, name: str, own: bytes) -> None:
-        """Args: the underlying stream, owned; the TLS context; which end it is; the dialled name; our own digest."""
+    def __init__(
+        self, inner: ByteStream, context: ssl.SSLContext, *, server: bool, name: str, own: Credentials
+    ) -> None:
+        """Args: the underlying stream, owned; the TLS context; which end it is; the dialled name; our certificates."""
         self.peer = f"{PREFIX}{inner.peer}"
         self._inner = inner
         self._is_server = server
-        self._own = own
+        self._own = own.digest
+        self._checks_names = own.client.check_hostname
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server, server_hostname=name or None)
@@ -193,6 +197,11 @@ class TlsStream(ByteStream):
     def endpoints(self) -> tuple[str, str]:
         """Those of the underlying stream."""
         return self._inner.endpoints()
+
+    def certificate_names(self) -> tuple[str, ...] | None:
+        """Those of the peer's certificate; None before the end of the handshake, and with `names=off`."""
+        certificate = self._tls.getpeercert() if self._is_open and self._checks_names else None
+        return None if certificate is None else names_of(certificate)
 
     def channel_binding(self) -> bytes:
         """A digest of both certificates, the server's first; empty before the end of the handshake."""
@@ -377,7 +386,7 @@ class _TlsListener(Listener):
             except ConfigError:
                 inner.close()
                 raise
-            return TlsStream(inner, credentials.server, server=True, name="", own=credentials.digest)
+            return TlsStream(inner, credentials.server, server=True, name="", own=credentials)
 
     def close(self) -> None:
         self._inner.close()
@@ -407,7 +416,7 @@ class TlsTransport(Transport):
         except ConnectionLost as error:
             raise ConnectionLost(f"{url}: {error}") from error
         try:
-            return TlsStream(inner, credentials.client, server=False, name=name, own=credentials.digest)
+            return TlsStream(inner, credentials.client, server=False, name=name, own=credentials)
         except BaseException:
             inner.close()
             raise

@@ -105,6 +105,7 @@ class ControlLink:
         self.heard_s = -math.inf
         """Time of the last message from the peer on trio's clock, heartbeats included."""
         self._tokens = itertools.count(1)
+        self._certificate_names = stream.certificate_names
         self.close = self._frames.close
         self.send_frame = self._frames.send_frame
         self.wait_room = self._frames.wait_room
@@ -113,6 +114,11 @@ class ControlLink:
     def received_bytes(self) -> int:
         """Bytes received so far."""
         return self._frames.received_bytes
+
+    @property
+    def certificate_names(self) -> tuple[str, ...] | None:
+        """The names for which the peer's certificate is valid; None without TLS, and where names are not checked."""
+        return self._certificate_names()
 
     @property
     def message_bytes(self) -> int:

@@ -10,8 +10,13 @@ from netstack.base.errors import ConfigError
 
 from ...spec import RunSpec
 
-_EXAMPLE: Final = "write it like 10.0.0.1:6121, 10.0.0.1:6121=4 or 10.0.0.1:6121=2/1"
-_HOST: Final = re.compile(r"(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^\s:=/\[\]]+):(?P<port>\d+)(?:=(?P<counts>[^=]*))?")
+_EXAMPLE: Final = "write it like 10.0.0.1:6121, 10.0.0.1:6121=4, 10.0.0.1:6121=2/1 or tls+tcp://10.0.0.1:6121"
+_TLS: Final = "tls+tcp://"
+_HOST: Final = re.compile(
+    r"(?P<scheme>tls\+tcp://)?"
+    r"(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^\s:=/\[\]]+):(?P<port>\d+)"
+    r"(?P<query>\?[a-z]+=[^=&,]*(?:&[a-z]+=[^=&,]*)*)?(?:=(?P<counts>[^=]*))?"
+)
 _COUNTS: Final = re.compile(r"(\d+)(?:/(\d+))?")
 _MOST_SUBTASKS: Final = 1024  # of one kind on one host; more is a typing error
 
@@ -19,7 +24,10 @@ _MOST_SUBTASKS: Final = 1024  # of one kind on one host; more is a typing error
 @final
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """One daemon: address of its control port, and its numbers of source and sink subtasks."""
+    """One daemon: address of its control port, and its numbers of source and sink subtasks.
+
+    The address is `HOST:PORT`, or with TLS a URL that may name our certificates.
+    """
 
     address: str
     sources: int = 1
@@ -27,7 +35,7 @@ class HostSpec:
 
     @classmethod
     def parse(cls, text: str) -> HostSpec:
-        """`HOST:PORT`, `HOST:PORT=PARALLELISM` or `HOST:PORT=SOURCES/SINKS`.
+        """`HOST:PORT`, `HOST:PORT=PARALLELISM` or `HOST:PORT=SOURCES/SINKS`, also after `tls+tcp://`.
 
         Raises:
             ConfigError: it is none of these; the text says which part is wrong.
@@ -39,6 +47,10 @@ class HostSpec:
         if not 1 <= port <= 65535:
             raise ConfigError(f"--hosts {text.strip()!r}: port {port}; give 1 to 65535")
         address = f"{match['host']}:{port}"
+        if match["scheme"]:
+            address = f"{_TLS}{address}{match['query'] or ''}"
+        elif match["query"]:
+            raise ConfigError(f"--hosts {text.strip()!r}: certificates go with tls+tcp://; {_EXAMPLE}")
         if match["counts"] is None:
             return cls(address)
         counts = _COUNTS.fullmatch(match["counts"])
@@ -53,6 +65,11 @@ class HostSpec:
         if max(sources, sinks) > _MOST_SUBTASKS:
             raise ConfigError(f"--hosts {text.strip()!r}: at most {_MOST_SUBTASKS} sources and sinks a host")
         return cls(address, sources, sinks)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether it is reached over TLS."""
+        return self.address.startswith(_TLS)
 
     def __str__(self) -> str:
         return f"{self.address}={self.sources}/{self.sinks}"
@@ -77,10 +94,21 @@ class MeshSpec(RunSpec):
     rows_file: str | None = None
 
     def __post_init__(self) -> None:
-        RunSpec.__post_init__(self)
         object.__setattr__(self, "hosts", tuple(self.hosts))  # JSON has a list
+        with_tls = [host.has_tls for host in self.parsed_hosts]
+        if any(with_tls):
+            if not all(with_tls):
+                raise ConfigError("--hosts has addresses with tls+tcp:// and without: give one kind")
+            object.__setattr__(self, "transport", "tls")
+        elif self.transport == "tls":
+            raise ConfigError("--transport tls with --hosts: write the hosts as tls+tcp://HOST:PORT, as they listen")
+        RunSpec.__post_init__(self)
         for is_asked, flag, why in (
-            (self.transport != "tcp", f"--transport {self.transport}", "hosts are reached by TCP; leave it out"),
+            (
+                self.transport not in ("tcp", "tls"),
+                f"--transport {self.transport}",
+                "hosts are reached by TCP; leave it out",
+            ),
             (
                 self.input_path is not None and self.rows_file is None,
                 "--input",

@@ -17,6 +17,7 @@ import trio
 from ....base.errors import ConfigError, ErrorCode, RemoteProtocolError, RequestRefused
 from ....base.text.bounded_msgpack import memory_bytes
 from ....base.text.safe_text import safe_repr, safe_text
+from ....base.tls.certificate_names import covers
 from ....base.transport import told_address, url_parts
 from ....schedule.descriptors.shuffle import TaskManagerLocation
 from ...control.codec import Message
@@ -32,6 +33,8 @@ MAX_SLOTS: Final = 1 << 20
 
 MAX_FACTS_BYTES: Final = 1 << 18
 """Memory for the facts of a TaskManager."""
+
+_MAX_NAMES: Final = 200
 
 MAX_REMEMBERED: Final = 4096
 """Number of addresses whose registrations are counted; the numbers of others go on from the largest forgotten one."""
@@ -88,7 +91,8 @@ class TaskManagers:
 
         Raises:
             RemoteProtocolError: its facts are malformed.
-            RequestRefused: it has fewer slots, or its data port has no TLS although that is required.
+            RequestRefused: it has fewer slots, or its data port has no TLS although that is required, or its
+                certificate does not cover an address at which it is dialled.
         """
         facts = greeting.facts
         if memory_bytes(facts, MAX_FACTS_BYTES) > MAX_FACTS_BYTES:
@@ -127,6 +131,8 @@ class TaskManagers:
             if type(announced) is str and announced
             else address
         )
+        slot_addresses = tuple(_reachable(each, link.place, require_tls=self._require_tls) for each in of_slots)
+        _check_certificate(link, (address, control, *slot_addresses))
         name = base if number == 1 else f"{base}#{number}"
         hostname = facts.get("hostname")
         taskmanager = ConnectedTaskManager(
@@ -134,7 +140,7 @@ class TaskManagers:
                 name,
                 address,
                 safe_text(hostname, MAX_ADDRESS) if type(hostname) is str else "",
-                tuple(_reachable(each, link.place, require_tls=self._require_tls) for each in of_slots),
+                slot_addresses,
             ),
             control,
             link,
@@ -181,6 +187,29 @@ class TaskManagers:
         """Returns when a TaskManager was last heard; None if it is not connected."""
         taskmanager = self._connected.get(name)
         return None if taskmanager is None else taskmanager.link.heard_s
+
+
+def _check_certificate(link: ControlLink, addresses: Iterable[str]) -> None:
+    """Checks the certificate that a TaskManager showed on its control connection: it listens with the same one.
+
+    Without TLS there, and with `names=off` here, nothing is known, and everything is accepted.
+
+    Raises:
+        RequestRefused: peers that dial one of these addresses would refuse the certificate.
+    """
+    names = link.certificate_names
+    if names is None:
+        return
+    for address in addresses:
+        parts = url_parts(address)
+        if "tls" in parts.scheme.split("+") and parts.hostname and not covers(names, parts.hostname):
+            valid = safe_text(" and ".join(names), _MAX_NAMES) or "no name"
+            host = safe_text(parts.hostname)
+            raise RequestRefused(
+                f"TaskManager {link.peer}: its certificate is valid for {valid}, not for {host}, where others dial it"
+                f" ({safe_text(address)}), so every job would fail: make one with netstack certificate host FOLDER"
+                f" {host} --authority AUTHORITY, or --listen on a name that it has"
+            )
 
 
 def _reachable(data: str, peer: str, *, require_tls: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest
 import trio
 
 from netstack.base.errors import ConnectionLost, NetstackError
+from netstack.base.tls.certificates import make_host
+from netstack.base.tls.tls_files import FOLDER_VARIABLE
 from netstack.cluster.taskmanager.config import TaskManagerConfig
 from netstack.cluster.taskmanager.runner import open_taskmanager
 from netstack.network.connection.authentication import Secret
@@ -31,14 +34,20 @@ def _secret_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(name="hosts", scope="module")
 def _hosts(secret_file: Path) -> Iterator[str]:
     """Two daemons that share a secret, as `--hosts` names them."""
+    with two_daemons(secret_file, "tcp://127.0.0.1:0") as urls:
+        yield ",".join(url.partition("://")[2] for url in urls)
+
+
+@contextlib.contextmanager
+def two_daemons(secret_file: Path, listen: str) -> Iterator[list[str]]:
     places: list[str] = []
     listening = threading.Event()
     stop: list[Any] = []
 
     async def serve() -> None:
-        config = TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=2, secret=Secret.from_file(secret_file))
+        config = TaskManagerConfig(listen=listen, slots=2, secret=Secret.from_file(secret_file))
         async with open_taskmanager(config) as one, open_taskmanager(config) as other:
-            places.extend(daemon.address.partition("://")[2] for daemon in (one, other))
+            places.extend(daemon.address for daemon in (one, other))
             scope = trio.CancelScope()
             stop.extend((trio.lowlevel.current_trio_token(), scope))
             listening.set()
@@ -48,7 +57,7 @@ def _hosts(secret_file: Path) -> Iterator[str]:
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
     assert listening.wait(120)
-    yield ",".join(places)
+    yield places
     stop[0].run_sync_soon(stop[1].cancel)
     thread.join(10)
 
@@ -89,6 +98,26 @@ def test_a_sweep_keeps_hosts_and_pairs(
     assert (tmp_path / "report.html").exists()
     assert main([*arguments, "--output", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["made"] == 0, "finished runs are not made again"
+
+
+def test_a_run_over_tls(
+    secret_file: Path,
+    authority: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("cryptography")
+    make_host(tmp_path / "host", authority, ["127.0.0.1"])
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "host"))
+    with two_daemons(secret_file, "tls+tcp://127.0.0.1:0") as urls:
+        words = ["run", "--hosts", ",".join(urls), "--secret-file", str(secret_file), "--records", "500", "--json"]
+        code = main(words)
+    document = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert document["settings"]["transport"] == "tls"
+    assert len(document["pairs"]) == 4
+    assert document["wire_bytes"] > 0
 
 
 def test_who_lacks_the_secret_is_told(hosts: str) -> None:

@@ -106,6 +106,47 @@ async def test_where_tls_is_required_no_taskmanager_is_dialled_without(
                 await manager.adopt(address)
 
 
+@pytest.mark.parametrize(
+    ("data", "slots", "control", "missing"),
+    [
+        ("tls+tcp://127.0.0.1:1", ("tls+tcp://worker.example:2",), "", ""),
+        ("tls+tcp://0.0.0.0:1", (), "", ""),  # it is dialled where it came from
+        ("tcp://10.0.0.7:1", (), "", ""),  # no certificate is shown there
+        ("tls+tcp://10.0.0.7:1", (), "", "10.0.0.7"),
+        ("tls+tcp://127.0.0.1:1", ("tls+tcp://10.0.0.7:2",), "", "10.0.0.7"),
+        ("tls+tcp://127.0.0.1:1", (), "tls+tcp://other.example:3", "other.example"),
+    ],
+)
+async def test_a_certificate_that_does_not_cover_an_address_is_refused_by_name(
+    data: str, slots: tuple[str, ...], control: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.make_authority(tmp_path / "authority", name="test", days=2)
+    names = ["127.0.0.1", "worker.example"]
+    certificates.make_host(tmp_path / "host", tmp_path / "authority", names, days=1)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "host"))
+    async with jobmanager(listen=f"tls+{PORT}") as manager:
+        link, why = await register(manager, data, slots, control)
+        if missing:
+            assert f"valid for 127.0.0.1 and worker.example, not for {missing}" in why
+            assert "TaskManager tm at" in why
+            assert not [*manager.taskmanagers.all()]
+        else:
+            assert why == ""
+        link.close()
+
+
+async def test_names_that_nobody_checks_are_no_reason_to_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.make_authority(tmp_path / "authority", name="test", days=2)
+    certificates.make_host(tmp_path / "host", tmp_path / "authority", ["flink"], days=1)
+    monkeypatch.setenv(FOLDER_VARIABLE, f"{tmp_path / 'host'}?names=off")
+    async with jobmanager(listen=f"tls+{PORT}") as manager:
+        link, why = await register(manager, "tls+tcp://10.0.0.7:1")
+        assert why == ""
+        link.close()
+
+
 def test_a_jobmanager_that_requires_tls_listens_with_it() -> None:
     with pytest.raises(ConfigError, match="which is required"):
         JobManagerConfig(require_tls=True)
