@@ -67,12 +67,12 @@ from .report import Sweep, findings, together
 from .report.answers import decide
 from .report.points import Analysis
 from .run_table import peer_rows, print_run
-from .runners import Runners, RunOnce
+from .runners import Runners
 from .scale.command import scale
 from .scheduler.command import scheduler
 from .shuffle.command import shuffle
 from .simulate import simulate
-from .spec import RunSpec, check_segment_size, refuse_below, refuse_unused
+from .spec import RunOnce, RunSpec, check_segment_size, refuse_below, refuse_unused
 from .stopping import kept_at_interrupt
 from .store import Row, Store, StoreError, flatten, only_results, read_rows, reason, require_pyarrow
 from .sweep import (

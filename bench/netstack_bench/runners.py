@@ -11,9 +11,6 @@ from .places.hosts.spec import MeshSpec
 from .places.local.pair import OnProgress
 from .spec import RunSpec
 
-RunOnce = Callable[..., Mapping[str, Any]]
-"""Makes one run from its settings, and returns its document."""
-
 
 class Runners:
     """Makes runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
 
@@ -282,3 +282,7 @@ class RunSpec(Settings):
     def effective_batch_records(self) -> int:
         """Records in one batch: the setting, else about 1 MiB of payload."""
         return self.batch_records or max(1, (1 << 20) // self.record_bytes)
+
+
+RunOnce = Callable[..., Mapping[str, Any]]
+"""Makes one run from its settings, and returns its document."""

@@ -31,8 +31,7 @@ from .places.local.processes import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .report.answers import decide
 from .report.points import Analysis
-from .runners import RunOnce
-from .spec import RunSpec
+from .spec import RunOnce, RunSpec
 from .store import Row, Store, StoreError, arrow_table, flatten, read_sweep, require_pyarrow, write_file
 
 REPORT: Final = "report.html"

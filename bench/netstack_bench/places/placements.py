@@ -22,8 +22,8 @@ from netstack.spark.settings import SparkSettings
 
 from ..grid import Grid, PlannedRun
 from ..inputs import is_file_name, read_rows
-from ..runners import Runners, RunOnce
-from ..spec import RunSpec, constants_of
+from ..runners import Runners
+from ..spec import RunOnce, RunSpec, constants_of
 from ..store import Store
 from ..sweep import Bar, Progress
 from .hosts.spec import MeshSpec, split_hosts

@@ -16,8 +16,7 @@ from ..labels import setting_text
 from ..places.local.processes import MeasurementFailed
 from ..report.load import HighestRate
 from ..report.points import row_latency
-from ..runners import RunOnce
-from ..spec import RunSpec, constants_of
+from ..spec import RunOnce, RunSpec, constants_of
 from ..store import Row, flatten
 from ..sweep import utc_text
 

@@ -19,8 +19,7 @@ from netstack.spark.session import open_session
 from netstack.spark.settings import SparkSettings
 
 from ...inputs import Rows
-from ...runners import RunOnce
-from ...spec import RunSpec
+from ...spec import RunOnce, RunSpec
 from ...store import Store, read_sweep
 from ...sweep import Bar, Progress
 from .engine import SparkEngine, failure_of
