@@ -68,22 +68,22 @@ def test_the_cpu_of_both_ends_stands_beside_each_rate() -> None:
     wanted = [ROWS[0], next(row for row in ROWS if row.is_less_better), next(row for row in ROWS if row.ours.job)]
     (row,) = cpu_rows(wanted)
     assert row.other is not None
-    found: Rounds = {
+    rounds: Rounds = {
         (row.ours, "compiled"): {0: took(0.3, 0.2), 1: took(0.6, 0.4), 2: took(0.15, 0.1)},
         (row.other, ""): {0: took(0.1, 0.1), 1: took(0.2, 0.2), 2: took(0.05, 0.05)},
     }
-    told = cpu_document(row, found)
-    assert told is not None
-    compiled, python = (told["builds"][kind] for kind in BUILDS)
+    document = cpu_document(row, rounds)
+    assert document is not None
+    compiled, python = (document["builds"][kind] for kind in BUILDS)
     assert compiled["figure"] == pytest.approx(2.5), "a machine that takes twice as long disturbs no pair"
     assert compiled["interval"] == pytest.approx([2.5, 2.5])
     assert (compiled["goal"], compiled["is_met"]) == (2.0, False)
     assert compiled["ns_per_record"] == pytest.approx(0.5 * (1 << 20))
     assert (python["value"], python["figure"], python["is_met"]) == (None, None, None)
-    lines = cpu_markdown([told]).splitlines()
+    lines = cpu_markdown([document]).splitlines()
     assert "| 0.5 (524,288 ns) | - | 0.2 (209,715 ns) | **2.50** (2.50 to 2.50) | - | 2.00 |" in lines[-1]
     assert len({line.count("|") for line in lines}) == 1
-    json.dumps(told, allow_nan=False)
+    json.dumps(document, allow_nan=False)
 
     assert cpu_document(row, {(row.ours, "compiled"): {0: result(1e6)}}) is None, "that engine measures no CPU"
     whole = {"producer": None, "consumer": None, "total": 7.0}
