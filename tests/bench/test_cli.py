@@ -85,9 +85,9 @@ def test_the_old_name_of_place_still_works_and_the_help_does_not_show_it(
     assert all(spec.spare_buffers == 0 for spec in runners.specs), "--as keeps its constants beside it"
     assert "without Spark" not in capsys.readouterr().err
     assert main(["sweep", "--help"], runners=runners) == 0
-    shown = capsys.readouterr().out
-    assert "--place" in shown
-    assert "--engine" not in shown
+    text = capsys.readouterr().out
+    assert "--place" in text
+    assert "--engine" not in text
 
 
 def test_a_network_is_one_flag_in_every_command(runners: FakeRunners, tmp_path: Path) -> None:

@@ -233,10 +233,10 @@ def test_the_highest_rate_is_found_above_and_below_the_first(
 
     monkeypatch.setattr(runners, "run_once", run_once)
     main(["recommend", "--p99", "20ms", "--highest-rate", "--json"], runners=runners)
-    found = told(capsys)["highest_rate"]
-    assert low <= found["records_per_s"] <= high < found["next_records_per_s"] <= high * 1.2
-    assert found["p99_us"] == 1_000.0
-    assert "keeps p99 up to 20 ms" in found["sentence"]
+    highest = told(capsys)["highest_rate"]
+    assert low <= highest["records_per_s"] <= high < highest["next_records_per_s"] <= high * 1.2
+    assert highest["p99_us"] == 1_000.0
+    assert "keeps p99 up to 20 ms" in highest["sentence"]
     assert main(["recommend", "--highest-rate"], runners=runners) == 2
 
 
@@ -251,8 +251,8 @@ def test_a_stored_sweep_over_rates_knows_the_highest(
             rate = row["settings_rate_per_s"] or 1.0
             store.append({**row, "latency_us_p99": rate})
     main(["recommend", str(tmp_path), "--p99", "20ms", "--json"], runners=runners)
-    found = told(capsys)["highest_rate"]
-    assert (found["records_per_s"], found["next_records_per_s"]) == (1e4, 1e5)
+    highest = told(capsys)["highest_rate"]
+    assert (highest["records_per_s"], highest["next_records_per_s"]) == (1e4, 1e5)
 
 
 @pytest.mark.slow

@@ -236,9 +236,9 @@ def test_the_highest_rate_keeps_the_bound_and_itself(
 ) -> None:
     analysis = Analysis(against_rate(fake_rows))
     (line,) = analysis.lines
-    found = HighestRate.of(analysis.by_rate(line, 0.1), bound_us)
-    assert found is not None
-    assert (found.rate_per_s, found.next_per_s) == (highest, beyond)
+    kept = HighestRate.of(analysis.by_rate(line, 0.1), bound_us)
+    assert kept is not None
+    assert (kept.rate_per_s, kept.next_per_s) == (highest, beyond)
 
 
 def test_a_mixture_of_hosts_is_on_the_first_card(fake_rows: Rows, on_hosts: OnHosts) -> None:

@@ -51,12 +51,12 @@ def name_of(each: Row) -> str:
 @given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=9), st.floats(1.0, 1e6))
 def test_it_fails_exactly_where_the_median_of_a_setting_crosses_it(values: list[float], bound_us: float) -> None:
     threshold = Threshold("p99>x", "p99", ">", bound_us)
-    (found,) = judge([threshold], [row(1000.0, value) for value in values], name_of)
+    (verdict,) = judge([threshold], [row(1000.0, value) for value in values], name_of)
     middle = sorted(values)[len(values) // 2] if len(values) % 2 else None
-    assert found.value is not None
-    assert min(values) <= found.value <= max(values)
-    assert middle is None or found.value == middle
-    assert found.has_failed == (found.value > bound_us)
+    assert verdict.value is not None
+    assert min(values) <= verdict.value <= max(values)
+    assert middle is None or verdict.value == middle
+    assert verdict.has_failed == (verdict.value > bound_us)
 
 
 def test_latencies_are_those_at_a_rate_and_rates_those_without() -> None:
@@ -70,13 +70,13 @@ def test_latencies_are_those_at_a_rate_and_rates_those_without() -> None:
 
 def test_a_condition_without_a_figure_has_failed() -> None:
     for rows in ([], [row(1000.0, None)], [row(1000.0, 5.0, error="it broke")]):
-        (found,) = judge([Threshold.parse("p99>20ms")], rows, name_of)
-        assert found.has_failed
-        assert found.value is None
-        assert "was not checked" in found.sentence()
+        (verdict,) = judge([Threshold.parse("p99>20ms")], rows, name_of)
+        assert verdict.has_failed
+        assert verdict.value is None
+        assert "was not checked" in verdict.sentence()
 
 
 def test_a_round_trip_is_a_latency() -> None:
     rows = [row(1000.0, None, round_trip_latency_us_p99=5_000.0)]
-    (found,) = judge([Threshold.parse("p99>1ms")], rows, name_of)
-    assert found.value == 5_000.0
+    (verdict,) = judge([Threshold.parse("p99>1ms")], rows, name_of)
+    assert verdict.value == 5_000.0

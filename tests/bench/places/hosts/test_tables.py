@@ -57,10 +57,10 @@ def test_the_matrix_says_which_subtask_sits_where() -> None:
 
 
 def test_each_host_is_described_where_that_is_known() -> None:
-    told = [
+    rows = [
         {**host(name), "netstack_build": build, "kernel": "6.1"} for name, build in (("a", "compiled"), ("b", None))
     ]
-    lines = [line.split() for line in printed(print_hosts, {"hosts": told, "pairs": [pair("a", "b")]}).splitlines()]
+    lines = [line.split() for line in printed(print_hosts, {"hosts": rows, "pairs": [pair("a", "b")]}).splitlines()]
     assert ["a", "compiled", "–", "6.1", "–", "–"] in lines  # noqa: RUF001
     assert ["b", "–", "–", "6.1", "–", "–"] in lines  # noqa: RUF001
     assert "congestion" not in printed(print_hosts, {"hosts": [host("a")], "pairs": [pair("a", "a")]})
