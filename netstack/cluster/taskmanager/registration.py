@@ -84,6 +84,8 @@ class Registration:
 
     async def _work_for(self, address: str) -> None:
         """Runs one registration, from connecting to the loss of the JobManager."""
+        if self._processes is not None:
+            await self._processes.wait_ready()  # before the facts, which have their addresses: a taken port changes one
         secret = self._config.secret
         connect = partial(
             dial,
@@ -95,9 +97,7 @@ class Registration:
             heartbeat_timeout_s=self._config.heartbeat_timeout_s,
             connect_timeout_s=self._config.handshake_timeout_s,
         )
-        if self._processes is not None:
-            await self._processes.wait_ready()
-        elif self._config.link_in_thread:
+        if self._processes is None and self._config.link_in_thread:
             async with open_threaded(connect) as threaded:
                 await self._registered_at(threaded, threaded.greeting.role)
             return

@@ -135,12 +135,12 @@ def test_checkpoints_are_told_as_ours_are() -> None:
     line = spec.line()
     assert (line["checkpoint_ms"], line["unaligned"], line["memory_bytes"]) == (500, True, 1 << 20)
     one = {"duration_ms": 40, "start_delay_ms": 5, "alignment_ms": 1, "write_ms": 9, "channel_state_bytes": 1000}
-    found = [{**one, "complete": True}, {**one, "complete": False, "duration_ms": 900}]
-    told = document_of(spec, answer(checkpoints=found))["checkpoints"]
-    assert (told["complete"], told["aborted"]) == (1, 1)
-    assert told["duration_ms"] == {"p50": 40.0, "max": 40.0}
-    assert told["besides_writing_ms"]["p50"] == pytest.approx(31.0)
-    assert told["channel_state_bytes"]["p50"] == 1000
+    checkpoints = [{**one, "complete": True}, {**one, "complete": False, "duration_ms": 900}]
+    report = document_of(spec, answer(checkpoints=checkpoints))["checkpoints"]
+    assert (report["complete"], report["aborted"]) == (1, 1)
+    assert report["duration_ms"] == {"p50": 40.0, "max": 40.0}
+    assert report["besides_writing_ms"]["p50"] == pytest.approx(31.0)
+    assert report["channel_state_bytes"]["p50"] == 1000
     assert document_of(FlinkSpec.of(RunSpec(seconds=2.0)), answer())["checkpoints"] == {}
 
 

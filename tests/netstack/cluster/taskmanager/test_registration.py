@@ -7,6 +7,7 @@ import io
 import time
 import zipfile
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from driverworld import JOB, Driver, information_of, listening, produces, reads,
 from taskmanagerworld import taskmanager_open, tasks_of, until
 from trio.testing import MockClock
 
+from netstack.base.errors import ConnectionLost
 from netstack.base.events import CheckpointBarrier, encode_event
 from netstack.cluster.control.link import TASKMANAGER
 from netstack.cluster.control.messages import (
@@ -37,6 +39,8 @@ from netstack.cluster.control.reports import (
     TaskFailed,
     TaskFinished,
 )
+from netstack.cluster.taskmanager import registration
+from netstack.cluster.taskmanager.config import TaskManagerConfig
 from netstack.cluster.taskmanager.service import TaskManager
 from netstack.schedule.descriptors.blob_store import BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.information import JobInformation
@@ -391,3 +395,27 @@ async def test_the_end_of_a_task_has_its_counts_and_progress_no_longer_has_them(
         assert (told.records_in, told.records_out) == (0, 2)
         before = [each.vertices for each in driver.heard if isinstance(each, JobProgress)]
         assert before[-1] == {"3": {"records_in": 0, "records_out": 1, "tasks": 1}}
+
+
+async def test_a_slot_whose_port_was_taken_is_registered_with_its_new_one(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another TaskManager of the host listens at the port while the slot's process starts."""
+    facts: dict[str, Any] = {"slot_addresses": ["tcp://127.0.0.1:7932"]}
+    greetings: list[dict[str, Any]] = []
+
+    class Processes:
+        async def wait_ready(self) -> None:
+            await trio.sleep(1.0)
+            facts["slot_addresses"] = ["tcp://127.0.0.1:36157"]
+
+    async def dial(address: str, *, facts: dict[str, Any], **_: Any) -> None:
+        greetings.append(facts)
+        raise ConnectionLost("that is all")
+
+    monkeypatch.setattr(registration, "dial", dial)
+    processes: Any = Processes()
+    serve: Any = None
+    with trio.move_on_after(1.05):
+        await registration.Registration(TaskManagerConfig(), lambda: {**facts}, serve, processes).run("tcp://jm:1")
+    assert greetings == [{"slot_addresses": ["tcp://127.0.0.1:36157"]}]
