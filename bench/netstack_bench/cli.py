@@ -37,6 +37,7 @@ from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows, point_words
 from .decision.experiment import DEFAULT_BUDGET_S, Budget, continued
 from .decision.goal import Goal
+from .document_keys import SCHEMA_VERSION
 from .emulation import emulation_cells, emulation_summary
 from .engines import PEERS
 from .flags import (
@@ -91,9 +92,6 @@ from .sweep import (
     write_combined_report,
 )
 from .thresholds import EXIT_CODE, Threshold, Verdict, judge
-
-SCHEMA_VERSION: Final = 1
-"""Version of the document of `run --json` (run.schema.json), raised when a key is removed or changes its meaning."""
 
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
