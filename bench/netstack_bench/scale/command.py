@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from netstack.base.config import KIB, MIB
 from netstack.base.errors import ConfigError, NetstackError
-from netstack.base.units import format_count, format_latency, three_digits
+from netstack.base.units import counted, format_count, format_latency, three_digits
 from netstack.cli.values import COUNT, SECONDS
 
 from .. import console
@@ -26,6 +26,7 @@ from ..places.hosts.taskmanagers import local_taskmanagers
 from ..places.local.runner import run_once
 from ..spec import Emit, RunSpec, Settings, refuse_below
 from ..stopping import kept_at_interrupt
+from .prediction import prediction
 
 CHANNELS: Final = (1, 10, 100, 1_000, 10_000)
 CONNECTIONS: Final = (1, 2, 8, 16, 64)
@@ -82,7 +83,8 @@ def measure(spec: ScaleSpec, on_step: OnStep) -> dict[str, Any]:
                 row |= {"error": str(error), "delivered": False}
             rows_by_axis[axis].append(row)
     delivered = all(row["delivered"] for rows in rows_by_axis.values() for row in rows)
-    return with_facts(spec, {**rows_by_axis, "delivered": delivered, "stopped": stopped.by})
+    foreseen = prediction(rows_by_axis)
+    return with_facts(spec, {**rows_by_axis, "prediction": foreseen, "delivered": delivered, "stopped": stopped.by})
 
 
 def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:
@@ -106,10 +108,13 @@ def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, Any]) -> dict[str,
         verify="sample" if emit == "batch" else "all",
         **settings,
     )
+    began = time.monotonic()
     result = run_once(run)
+    setup_s = max(0.0, time.monotonic() - began - (run.seconds or 0.0))
     cpu_s = sum(each or 0.0 for each in result["cpu_s_per_gb"].values()) * result["payload_bytes"] / 1e9
     memory = result["memory_bytes"]
-    return _row(result, cpu_s, {"producer": memory["producer"], "consumer": memory["consumer"]})
+    row = _row(result, cpu_s, {"producer": memory["producer"], "consumer": memory["consumer"]})
+    return {**row, "setup_s": setup_s, "credits_per_buffer": result["credits"] / max(1, result["buffers"])}
 
 
 def _all_to_all(spec: ScaleSpec, emit: Emit, *, taskmanagers: int, parallelism: int) -> dict[str, Any]:
@@ -157,6 +162,9 @@ def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], secon
     CPU is that of all processes together. Memory is the peak of each process, interpreter included; for TaskManagers
     the mean at the end. The default takes about two minutes.
 
+    From the constants of channels and connections it predicts what 1,000 TaskManagers with 10,000 channels each need,
+    and shows the error of the same prediction at the largest sizes of this run.
+
     Exit code 1 if a record did not arrive completely, in order and exactly once, or a point could not be measured.
     """
     spec = ScaleSpec(axes=axes or AXES, most=most, emits=emits or EMITS, seconds=seconds)
@@ -191,3 +199,34 @@ def print_scale(result: Mapping[str, Any], out: Console) -> None:
                 *(three_digits(row["memory_bytes"][name] / 1e6) for name in memories),
             )
         out.print(table)
+    if result.get("prediction"):
+        for line in prediction_lines(result["prediction"]):
+            out.print(line, soft_wrap=True)
+
+
+def prediction_lines(foreseen: Mapping[str, Any]) -> list[str]:
+    """The prediction in sentences: for each TaskManager, for all of them, and its errors."""
+
+    def text(needs: Mapping[str, float]) -> str:
+        return (
+            f"{three_digits(needs['memory_bytes'] / 1e6)} MB, {three_digits(needs['setup_s'])} s of set-up,"
+            f" {three_digits(needs['credits_per_buffer'])} credit announcements per buffer"
+        )
+
+    each, every = foreseen["each"], foreseen["all"]
+    lines = [
+        f"predicted, by {foreseen['emit']}: {foreseen['taskmanagers']:,} TaskManagers with {foreseen['channels']:,}"
+        f" channels each, all-to-all: each {text(each)}, {each['connections']:,} connections; all of them"
+        f" {three_digits(every['memory_bytes'] / 1e9)} GB, {every['connections']:,} connections"
+    ]
+    for checked in foreseen["checked"]:
+        errors = ", ".join(f"{_NAMES[name]} {error:+.0%}" for name, error in checked["errors"].items())
+        lines.append(
+            f"the same prediction for {counted(checked['channels'], 'channel')} on"
+            f" {counted(checked['connections'], 'connection')}, from smaller sizes: {text(checked['predicted'])};"
+            f" measured: {text(checked['measured'])}; errors: {errors}"
+        )
+    return lines
+
+
+_NAMES: Final = {"memory_bytes": "memory", "setup_s": "set-up", "credits_per_buffer": "credit"}

@@ -50,7 +50,7 @@
     return cell;
   };
 
-  const milliseconds = (us) => `${(us / 1000).toPrecision(us < 999500 ? 3 : 4)} ms`;
+  const milliseconds = (us) => (us < 9999500 ? `${(us / 1000).toPrecision(us < 999500 ? 3 : 4)} ms` : `${(us / 1e6).toFixed(1)} s`);
   ns.latency = (row) => { // a recording may be older than `at_least` and `waiting`
     const text = (name) => `${row.at_least?.includes(name) ? "≥ " : ""}${milliseconds(row[name])}`;
     return `p50 ${text("p50_us")}, p99 ${text("p99_us")}, max ${text("max_us")}${row.waiting ? ` (${ns.count(row.waiting)} markers in queues)` : ""}`;
