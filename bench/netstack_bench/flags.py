@@ -143,11 +143,9 @@ def gate_flags(spec: Any) -> Flag:
 
 fail_on_flag: Flag = click.option(
     "--fail-on",
-    type=Parsed("condition", Threshold.parse),
-    multiple=True,
-    metavar="CONDITION",
+    **several(Parsed("condition", Threshold.parse)),
     help=f"Exit with {EXIT_CODE} if this is true of the figures, such as 'p99>20ms', 'throughput<200MB/s' or"
-    " 'records/s<1M'; give it several times for several conditions.",
+    " 'records/s<1M', or one of several.",
 )
 """The flag `--fail-on`."""
 

@@ -70,7 +70,7 @@ def test_a_flag_of_several_values_takes_them_with_commas_and_repeated(name: str)
     assert isinstance(option.type, Several), "`several` makes it"
     texts = next(
         each
-        for each in (option.type._kind.choices if _is_choice(option.type) else (), ("1", "2"))
+        for each in (option.type._kind.choices if _is_choice(option.type) else (), ("1", "2"), ("p99>1ms", "p99>2ms"))
         if each and _is_valid(option, each[0])
     )
     first, last = texts[0], texts[-1]
