@@ -18,7 +18,7 @@ from ..base.errors import LocalProtocolError, PoolDestroyed, RecordError
 from ..base.events import Event
 from ..base.text.safe_text import type_text
 from ..base.timing.waits import WaitMeter
-from ..exchange.buffer.lent import LentBuffer
+from ..exchange.buffer.lent import LentBuffer, last_on_loan, take_back
 from ..exchange.outbound.flush_times import check_buffer_timeout
 from ..exchange.outbound.selector import ChannelSelector, RebalanceSelector, checked
 from ..exchange.outbound.slices import SliceWriter
@@ -103,7 +103,6 @@ class RecordWriter(Generic[T]):
         self._outwaits_consumers = False
         self._parking: Parking = TaskParking() if parking is None else parking
         engine.pool.on_available = self._on_returned
-        self._core.buffers.on_lent_returned = self._on_returned
         engine.on_acknowledged = self._on_acknowledged  # also noticed if `listen` finds a consumer that has left
         engine.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
@@ -194,10 +193,11 @@ class RecordWriter(Generic[T]):
                     counters.counted += count
                     core.buffers.after_write(slot)
             await self._parking.checkpoint()
-            if not all(element.is_returned for element in lent):
+            if last_on_loan(lent) is not None:
                 await self._wait_sent(lent)
         finally:
-            self._take_back(lent)
+            if take_back(lent):
+                self._partition.host.settle()
 
     def slices(self) -> SliceWriter:
         """Returns a writer for the output of a task, one slice at a time, as an alternative to `emit`."""
@@ -400,10 +400,10 @@ class RecordWriter(Generic[T]):
     async def _wait_sent(self, lent: list[LentBuffer]) -> None:
         """Lets the connections send from the batch's memory for a moment, which is cheaper than copying the rest."""
         with self._parking.move_on_after(LEND_GRACE_S):
-            for element in lent:
-                while not element.is_returned:
-                    self._is_returned = False
-                    await self._wait(self._partition.soft_backpressured)
+            while (element := last_on_loan(lent)) is not None:
+                element.on_returned = self._on_returned
+                self._is_returned = False
+                await self._wait(self._partition.soft_backpressured)
 
     async def _wait(self, meter: WaitMeter) -> None:
         """Waits until a buffer or lent memory has been returned since `_tries`; `meter` records the time."""
@@ -436,11 +436,3 @@ class RecordWriter(Generic[T]):
         if self._partition.is_deserted and not self._outwaits_consumers:
             self._core.desert()
         self._on_returned()
-
-    def _take_back(self, lent: list[LentBuffer]) -> None:
-        """Returns the batch's memory to the caller; data that was not sent yet is copied."""
-        on_the_way = False
-        for element in lent:
-            on_the_way = element.detach() or on_the_way
-        if on_the_way:
-            self._partition.host.settle()

@@ -133,9 +133,8 @@ def test_lent_memory_is_the_lenders_again_when_it_says_so(pieces: list[bytes], s
     expected = b"".join(pieces)
     memory = [bytearray(piece) for piece in pieces]
     told: list[bool] = []
-    lent = LentBuffer(
-        tuple(map(memoryview, memory)), len(expected), segment, pool, 0, lambda: told.append(lent.is_returned)
-    )
+    lent = LentBuffer(tuple(map(memoryview, memory)), len(expected), segment, pool, 0)
+    lent.on_returned = lambda: told.append(lent.is_returned)
     buffer: Buffer | None = None
     built = closed = recycled = False
     for action in script:

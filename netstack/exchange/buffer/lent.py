@@ -28,7 +28,7 @@ class LentBuffer(Buffer):
     (cancellation, a snapshot), `detach` copies the bytes into the reserved segment.
     """
 
-    __slots__ = ("_built", "_on_returned", "_pool", "_subpartition", "is_returned")
+    __slots__ = ("_built", "_pool", "_subpartition", "is_returned", "on_returned")
     is_data = True
     is_finished = True
 
@@ -39,7 +39,6 @@ class LentBuffer(Buffer):
         segment: Segment,
         pool: LocalBufferPool,
         subpartition: int,
-        on_returned: Callable[[], None] | None = None,
     ) -> None:
         """Queues `length` bytes without copying them.
 
@@ -49,7 +48,6 @@ class LentBuffer(Buffer):
             segment: reserved for `detach`.
             pool: to which the segment returns.
             subpartition: to which the segment is charged.
-            on_returned: called when the memory returned to the lender because the buffer was sent or dropped.
         """
         super().__init__(pieces[0], length, _DATA, None, segment)
         if len(pieces) > 1:
@@ -58,7 +56,9 @@ class LentBuffer(Buffer):
         self._subpartition = subpartition
         self.is_returned = False
         """Whether the memory has returned to the lender."""
-        self._on_returned = on_returned
+        self.on_returned: Callable[[], None] | None = None
+        """Called when the memory returns to the lender because the buffer was sent or dropped. A lender sets it when it
+        begins to wait: most buffers return while nobody waits for them."""
         self._built = False
 
     @property
@@ -114,5 +114,21 @@ class LentBuffer(Buffer):
         self.pieces = None
         self.memory = _GONE
         self._pool.recycle(self.segment, self._subpartition)
-        if not was_back and self._on_returned is not None:
-            self._on_returned()
+        if not was_back and self.on_returned is not None:
+            self.on_returned()
+
+
+def last_on_loan(buffers: list[LentBuffer]) -> LentBuffer | None:
+    """The last of these buffers whose memory has not returned; those in front of it usually return before it."""
+    for buffer in reversed(buffers):
+        if not buffer.is_returned:
+            return buffer
+    return None
+
+
+def take_back(buffers: list[LentBuffer]) -> bool:
+    """Detaches all; returns whether one was taken for sending, so that the connection must copy its unsent bytes."""
+    on_the_way = False
+    for buffer in buffers:
+        on_the_way = buffer.detach() or on_the_way
+    return on_the_way

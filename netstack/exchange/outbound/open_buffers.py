@@ -72,7 +72,6 @@ class OpenBuffers:
         begin_rounds: called instead of the flush of what is due; returns how many buffers it flushed, or None if it
             began no flush rounds (`flush_rounds`).
         in_rounds: whether a next flush round is scheduled; every open buffer is then armed.
-        on_lent_returned: called when memory lent by a batch was sent.
     """
 
     __slots__ = (
@@ -97,7 +96,6 @@ class OpenBuffers:
         "ends_record",
         "in_rounds",
         "is_broadcasting",
-        "on_lent_returned",
         "partition",
         "pens",
         "waits_early",
@@ -109,7 +107,6 @@ class OpenBuffers:
         self.begin_rounds: Callable[[], int | None] | None = None
         self.in_rounds = False
         self._written_at = self._next_flush_at = self._pause_s = 0.0
-        self.on_lent_returned: Callable[[], None] | None = None
         self._broadcast_slot = len(partition.subpartitions)
         slots = self._broadcast_slot + 1
         self.builders: list[BufferBuilder] = [_NONE] * slots
@@ -167,6 +164,13 @@ class OpenBuffers:
             self.flush_connections()
             segments = pool.try_acquire_many(count, slot)
         return segments
+
+    def overdraw(self, slot: int) -> Segment | None:
+        """Acquires an overdraft segment for a subpartition, after `acquire_many` has flushed and failed."""
+        pool = self.partition.pool
+        if pool.is_over_quota and not self.ends_record:
+            return None
+        return pool.try_acquire(slot, overdraft=True)
 
     def open(self, slot: int, overdraft: bool) -> bool:
         """Opens a buffer for a slot and queues it. Returns False when no segment is available.

@@ -168,7 +168,6 @@ class SpanningWrite:
         counters = buffers.partition.counters
         segment_bytes = pool.segment_size_bytes
         subpartition = buffers.partition.subpartitions[slot]
-        on_returned = None if self._lent is None else buffers.on_lent_returned
         while self._offset < self._total:
             builder = buffers.builders[slot]
             builder.settle()
@@ -197,11 +196,11 @@ class SpanningWrite:
                 continue
             segments = buffers.acquire_many(slot, min(left // size, at_once))
             if not segments and (self.has_taken_buffer or buffers.ends_record):
-                last = buffers.acquire(slot, overdraft=True)
+                last = buffers.overdraw(slot)
                 segments = [] if last is None else [last]
             if not segments:
                 return False
-            elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, on_returned) for segment in segments]
+            elements = [LentBuffer(cursor.take(size), size, segment, pool, slot) for segment in segments]
             count = len(elements)
             self._opened_at = self._offset + (count - 1) * size
             self._offset += count * size

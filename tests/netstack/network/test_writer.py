@@ -21,6 +21,7 @@ from netstack.exchange.outbound.selector import RebalanceSelector
 from netstack.exchange.record.formats import RecordFormat
 from netstack.exchange.record.framing import frame
 from netstack.network.handles import ResultPartition as Handle
+from netstack.network.waiting.parking import TaskParking
 from netstack.network.writer import LEND_GRACE_S, RecordWriter
 
 SIZE = 64
@@ -199,6 +200,34 @@ async def test_lent_memory_that_was_sent_is_not_waited_for(autojump_clock: MockC
     assert stage.host.settled == 0
     stage.writer.close()
     assert bytes(received) + stage.read() == frame(b"\1" * 20_000) * 2
+
+
+async def test_lent_memory_wakes_its_writer_once_however_many_buffers_return(autojump_clock: MockClock) -> None:
+    parking = TaskParking()
+    wake, woken = parking.wake, 0
+
+    def count() -> None:
+        nonlocal woken
+        woken += 1
+        wake()
+
+    parking.wake = count  # type: ignore[method-assign]
+    stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None, parking=parking)
+
+    async def read() -> None:
+        await settle()  # the writer waits for its memory
+        for _ in range(4):
+            stage.read(limit=1)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await stage.writer.emit_batch(np.ones((2, 20_000), np.uint8))  # four full buffers of its own memory
+    assert stage.host.settled == 0
+    assert woken == 1
+    await stage.writer.emit_batch(np.ones((2, 20_000), np.uint8))
+    stage.read()
+    assert woken == 1, "nobody waits any more"
 
 
 async def test_finish_says_whether_the_job_drains_and_comes_once(autojump_clock: MockClock) -> None:

@@ -26,14 +26,10 @@ def pool(network: NetworkBufferPool) -> LocalBufferPool:
 def lent_of(pool: LocalBufferPool, *pieces: bytes | bytearray, told: list[str] | None = None) -> LentBuffer:
     segment = pool.try_acquire(0)
     assert segment is not None
-    return LentBuffer(
-        tuple(map(memoryview, pieces)),
-        sum(map(len, pieces)),
-        segment,
-        pool,
-        0,
-        None if told is None else lambda: told.append("back"),
-    )
+    lent = LentBuffer(tuple(map(memoryview, pieces)), sum(map(len, pieces)), segment, pool, 0)
+    if told is not None:
+        lent.on_returned = lambda: told.append("back")
+    return lent
 
 
 def test_a_lent_buffer_is_built_once_where_it_lies(pool: LocalBufferPool) -> None:
