@@ -209,6 +209,8 @@ class JobCheckpoints:
         self._pending: dict[int, _Pending] = {}
         self._states_wait: dict[Subtask, str] = {}  # final states that cannot be stored yet, and why
         self._last_waits = ""  # why the final checkpoint is not complete
+        self._pauses = 0
+        self._stops: dict[int, int] = {}  # savepoints that stop the job: `_pauses` at their trigger
         self._to_complete: deque[Complete] = deque()
         self._to_discard: deque[int] = deque()
         self._is_stopped = self._is_abandoned = False
@@ -269,6 +271,7 @@ class JobCheckpoints:
     def pause(self, reason: str) -> None:
         """Pauses checkpoints while a part of the job restarts. Idempotent."""
         if not self._coordinator.is_paused:
+            self._pauses += 1
             self._states_wait.clear()  # of tasks that restart; the others say it again
             self._with(partial(self._coordinator.pause, reason))
 
@@ -281,6 +284,10 @@ class JobCheckpoints:
         if self._coordinator.is_paused:
             before = {*self._coordinator.ended_subtasks, *self._coordinator.waiting_subtasks}
             self._with(partial(self._coordinator.resume, [subtask for subtask in sorted(before) if goes_on(subtask)]))
+
+    def stops_the_job(self, checkpoint_id: int) -> bool:
+        """Whether a savepoint stops the job, and no part of the job has restarted since its trigger."""
+        return self._stops.get(checkpoint_id) == self._pauses
 
     def has_ended(self, subtask: Subtask) -> bool:
         """Whether `task_ended` was called for a subtask that has not been restarted since."""
@@ -353,6 +360,8 @@ class JobCheckpoints:
                     # A periodic checkpoint also serves the oldest request.
                     request = self._requests.popleft() if self._requests else None
                     self._pending[checkpoint_id] = _Pending(trio.current_time(), instruction.is_savepoint, request)
+                    if instruction.stops:
+                        self._stops[checkpoint_id] = self._pauses
                 self._commands.trigger_checkpoint(
                     encode_event(instruction.barrier),
                     instruction.subtasks,

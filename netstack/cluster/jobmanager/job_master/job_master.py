@@ -215,14 +215,14 @@ class JobMaster:
 
         Cancellation: the savepoint is taken anyway.
         """
-        restarts = self.scheduler.statistics().restarts
         report = await self._take(savepoint=True, stops=stop)
         if not report.is_complete:
             raise CheckpointError(f"savepoint {report.checkpoint_id} of job {self.name!r} was aborted: {report.reason}")
         if stop:
             await self.ended.wait()
             state = self.scheduler.state.value
-            if state != "finished" or self.scheduler.statistics().restarts != restarts:
+            has_stopped = self._checkpoints is not None and self._checkpoints.stops_the_job(report.checkpoint_id)
+            if state != "finished" or not has_stopped:
                 raise CheckpointError(
                     f"job {self.name!r} did not stop with its savepoint {self.path_of(report.checkpoint_id)}: a failure"
                     f" came before its end, and it is now {state}. What it did since then happens again in a job that"

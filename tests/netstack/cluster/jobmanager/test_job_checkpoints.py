@@ -142,3 +142,30 @@ async def test_a_checkpoint_in_progress_is_logged_at_growing_intervals(autojump_
         f"savepoint 1 in progress for 40 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
         f"savepoint 1 in progress for 80 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
     ]
+
+
+async def test_a_savepoint_stops_the_job_unless_a_part_restarts_after_its_trigger() -> None:
+    """One that was requested before a failure and triggered after the restart was reported as kept from stopping."""
+
+    async def in_thread(call: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return call()
+
+    coordinator = CheckpointCoordinator([JobTask("source", 1)], CheckpointSettings(), now_s=trio.current_time())
+    async with trio.open_nursery() as nursery:
+        made: Any = JobCheckpoints
+        checkpoints: JobCheckpoints = made(coordinator, Storage(fails=False), None, Commands(), nursery, in_thread, [])
+        checkpoints.pause("the job starts")
+        request = checkpoints.request(savepoint=True, stops=True)
+        for _ in range(2):  # the failure, and the task that is lost with it
+            checkpoints.pause("not all tasks run")
+        checkpoints.resume(lambda _: False)
+        checkpoints.acknowledged(1, TaskFile("source", 0, 10, 1), {})
+        await request.ended.wait()
+        assert request.report is not None
+        assert request.report.is_complete
+        assert checkpoints.stops_the_job(1)
+        checkpoints.pause("a commit failed")
+        checkpoints.resume(lambda _: True)
+        assert not checkpoints.stops_the_job(1)
+        nursery.cancel_scope.cancel()
