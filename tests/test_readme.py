@@ -117,8 +117,8 @@ def test_the_planning_example_is_what_is_shown() -> None:
     program = program_with(page, "make_plan")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
-    (shown,) = re.findall(r"```\n(Chaining\n.*?)```", page.read_text(), re.DOTALL)
-    assert shown in done.stdout
+    (displayed,) = re.findall(r"```\n(Chaining\n.*?)```", page.read_text(), re.DOTALL)
+    assert displayed in done.stdout
     assert "split -> count: not chained: C10 partitioner is hash" in done.stdout
 
 
@@ -162,14 +162,14 @@ def test_the_first_screen_names_both_commands_and_they_exist() -> None:
 
 def commands() -> list[str]:
     """Every command of netstack in the shell blocks of the README and of the site, its continued lines joined."""
-    found: dict[str, None] = {}
+    actual: dict[str, None] = {}
     for page in (ROOT / "README.md", *sorted(PAGES.rglob("*.md"))):
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
             lines = block.replace("\\\n", " ").splitlines()
-            found |= dict.fromkeys(line for line in lines if re.match(r"netstack(-bench)? ", line))
+            actual |= dict.fromkeys(line for line in lines if re.match(r"netstack(-bench)? ", line))
         if page.name == "flink-tuning.md":  # a command a line of its tables
-            found |= dict.fromkeys(re.findall(r"`(netstack(?:-bench)? [^`]+)`", page.read_text()))
-    return [line for line in found if not line.endswith("--help")]
+            actual |= dict.fromkeys(re.findall(r"`(netstack(?:-bench)? [^`]+)`", page.read_text()))
+    return [line for line in actual if not line.endswith("--help")]
 
 
 @pytest.fixture

@@ -33,13 +33,13 @@ def stretches(*rates: float) -> list[Stretch]:
 
 def points(mode: str) -> list[Result]:
     """Aligned ones grow, unaligned ones do not."""
-    found = []
+    actual = []
     for pressure in SPEC.pressures:
         grown = 1.0 if mode == "unaligned" else 1 + 20 * pressure
         state = 0 if mode == "aligned" else int(1_000_000 * pressure)
         durations = [seen(grown * each, state=state) for each in (20.0, 22.0, 30.0)]
-        found.append(point(pressure, durations, 0, stretches(1000.0, 990.0, 1000.0, 970.0, 1000.0)))
-    return found
+        actual.append(point(pressure, durations, 0, stretches(1000.0, 990.0, 1000.0, 970.0, 1000.0)))
+    return actual
 
 
 def result(**changed: Any) -> Result:

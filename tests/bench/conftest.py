@@ -115,21 +115,21 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
 
 
 def _timeline(rng: random.Random, seconds: float) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    actual: list[dict[str, Any]] = []
     for step in range(1, int(seconds / 0.1) + 1):
         waited = 500 + 400 * math.sin(step / 2) * rng.uniform(0.5, 1.0)
         nothing = dict.fromkeys(("backpressured_ms_per_s", "busy_ms_per_s", "idle_ms_per_s"))
         quiet = {"queued_ms_per_s": 12.5, "stolen_ms_per_s": 0.0}
         common = {**nothing, **quiet, "t_s": step * 0.1, "host": "lab-<7>", "records": step * 1000}
-        found.append({**common, "task": "producer", "backpressured_ms_per_s": waited, "pool_usage": 0.7})
+        actual.append({**common, "task": "producer", "backpressured_ms_per_s": waited, "pool_usage": 0.7})
         idle = {"idle_ms_per_s": 1000 - waited, "busy_ms_per_s": waited}
-        found.append({**common, "task": "consumer", **idle, "pool_usage": rng.uniform(0.0, 0.4)})
-    return found
+        actual.append({**common, "task": "consumer", **idle, "pool_usage": rng.uniform(0.0, 0.4)})
+    return actual
 
 
 def on_hosts(rows: list[Row], hosts: tuple[str, ...]) -> list[Row]:
     """The same rows as if measured all to all between hosts."""
-    found = []
+    actual = []
     for row in rows:
         rng = random.Random(row["run_id"])
         share = row["payload_mb_per_s"] / len(hosts) ** 2
@@ -150,7 +150,7 @@ def on_hosts(rows: list[Row], hosts: tuple[str, ...]) -> list[Row]:
             for source in hosts
             for sink in hosts
         ]
-        told = [
+        reported = [
             {
                 "host": host,
                 "address": f"10.0.0.{number}:6121",
@@ -171,8 +171,8 @@ def on_hosts(rows: list[Row], hosts: tuple[str, ...]) -> list[Row]:
             for number, host in enumerate(hosts)
             for sample in row["timeline"]
         ]
-        found.append({**row, "engine_kind": "hosts", "pairs": pairs, "hosts": told, "timeline": timeline})
-    return found
+        actual.append({**row, "engine_kind": "hosts", "pairs": pairs, "hosts": reported, "timeline": timeline})
+    return actual
 
 
 def _link_bytes_per_s(spec: RunSpec) -> float:

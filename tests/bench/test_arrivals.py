@@ -55,15 +55,15 @@ def test_lanes_do_not_mix() -> None:
     made.log(lane_keys(column([0, 1]), column([0, 0])), column([10, 10]), column([100, 200]))
     made.log(lane_keys(1, column([10])), column([5]), column([300]))
     keys = lane_keys(column([0, 0, 1, 1, 1, 2]), column([9, 10, 9, 14, 15, 0]))
-    found = made.sampled_latency(keys, np.full(6, 50, dtype=np.int64), 0)
-    assert found.to_dict() == {"buckets": [50, 150, 250], "counts": [1, 1, 1], "min_ns": 50, "max_ns": 250}
+    actual = made.sampled_latency(keys, np.full(6, 50, dtype=np.int64), 0)
+    assert actual.to_dict() == {"buckets": [50, 150, 250], "counts": [1, 1, 1], "min_ns": 50, "max_ns": 250}
 
 
 def test_samples_of_the_warm_up_do_not_count() -> None:
     made = Arrivals()
     made.log(round_robin_keys(column([0]), 1), column([10]), column([100]))
-    found = made.sampled_latency(column([1, 2]), column([40, 60]), 50)
-    assert (found.count, found.max_ns) == (1, 40)
+    actual = made.sampled_latency(column([1, 2]), column([40, 60]), 50)
+    assert (actual.count, actual.max_ns) == (1, 40)
 
 
 def test_without_samples_there_is_no_latency() -> None:

@@ -126,15 +126,15 @@ def test_each_checkpoint_holds_what_was_written_and_not_processed(
 
 
 def test_an_aligned_barrier_waits_for_what_is_queued_and_an_unaligned_one_keeps_it() -> None:
-    found = {
+    actual = {
         mode: run(spec_of(mode, "netstack", record_bytes=500, consume_rate_per_s=100, checkpoint_interval_s=1.0), 600)[
             1
         ]
         for mode in ("aligned", "unaligned")
     }
-    assert found["aligned"]["duration_ms"]["p50"] > 500 > 50 > found["unaligned"]["duration_ms"]["p50"]
-    assert found["aligned"]["channel_state_bytes"]["p50"] == 0
-    assert found["unaligned"]["channel_state_bytes"]["p50"] > 10 * 4096
+    assert actual["aligned"]["duration_ms"]["p50"] > 500 > 50 > actual["unaligned"]["duration_ms"]["p50"]
+    assert actual["aligned"]["channel_state_bytes"]["p50"] == 0
+    assert actual["unaligned"]["channel_state_bytes"]["p50"] > 10 * 4096
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,6 @@ def test_memory_and_checkpoints_are_axes_and_without_checkpoints_there_is_one_in
         checkpoints=("none", "aligned", "unaligned"),
         checkpoint_intervals_s=(0.1, 1.0),
     )
-    found = {(run.spec.memory_bytes, run.spec.checkpoints, run.spec.checkpoint_interval_s) for run in grid.plan()}
-    assert len(found) == len(grid.plan()) == 2 * (1 + 2 * 2)
+    actual = {(run.spec.memory_bytes, run.spec.checkpoints, run.spec.checkpoint_interval_s) for run in grid.plan()}
+    assert len(actual) == len(grid.plan()) == 2 * (1 + 2 * 2)
     assert config_of(RunSpec(memory_bytes=1 << 22)).memory_bytes == 1 << 22

@@ -55,15 +55,15 @@ def result(**changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"channels": 0}, "--channels 0: give 1 to 65536"),
         ({"channels": MOST_CHANNELS + 1}, "--channels 65537"),
         ({"idle_seconds": 0.0}, "--idle-seconds 0"),
     ],
 )
-def test_what_cannot_work_names_the_flag(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_what_cannot_work_names_the_flag(settings: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reported)):
         ChannelsSpec(**settings)
 
 
@@ -111,12 +111,12 @@ def test_both_sides_in_one_process(in_one_process: InOneProcess, tmp_path: Path)
 
 
 def test_time_comes_from_one_pass_and_memory_from_the_other() -> None:
-    told = result()
-    assert told.keys() >= CONTRACT
-    assert told["open_s"] == 0.02
-    assert told["bytes_per_idle_channel"] == {"producer": 900.0, "consumer": 1100.0}
-    assert told["idle_cpu_ms_per_s"] == {"producer": 0.125, "consumer": 0.25}
-    assert told["delivered"] is True
+    reported = result()
+    assert reported.keys() >= CONTRACT
+    assert reported["open_s"] == 0.02
+    assert reported["bytes_per_idle_channel"] == {"producer": 900.0, "consumer": 1100.0}
+    assert reported["idle_cpu_ms_per_s"] == {"producer": 0.125, "consumer": 0.25}
+    assert reported["delivered"] is True
 
 
 @pytest.mark.parametrize("missing", [{"open_channels": 999}, {"connections": 2}])
@@ -162,9 +162,9 @@ def test_bad_usage_is_exit_code_2(flags: list[str], capsys: pytest.CaptureFixtur
 @pytest.mark.whole
 def test_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["channels", "--channels", "300", "--idle-seconds", "0.1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["delivered"]
-    assert told["channels"] == told["settings"]["channels"] == 300
-    assert told["bytes_per_idle_channel"]["producer"] > 0
-    assert told["bytes_per_idle_channel"]["consumer"] > 0
-    assert told["open_s"] > 0
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["delivered"]
+    assert reported["channels"] == reported["settings"]["channels"] == 300
+    assert reported["bytes_per_idle_channel"]["producer"] > 0
+    assert reported["bytes_per_idle_channel"]["consumer"] > 0
+    assert reported["open_s"] > 0

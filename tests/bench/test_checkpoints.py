@@ -23,7 +23,7 @@ from netstack_bench.checkpoints.text import print_result, settings_line, state_s
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"seconds": 0.1}, "--seconds 0.1"),
         ({"interval_s": 0.0}, "--interval 0"),
@@ -43,8 +43,8 @@ from netstack_bench.checkpoints.text import print_result, settings_line, state_s
         ({"segment_size_bytes": 16}, "--segment-size 16B"),
     ],
 )
-def test_what_cannot_work_names_the_flag(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_what_cannot_work_names_the_flag(settings: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reported)):
         CheckpointsSpec(**settings)
 
 
@@ -57,23 +57,23 @@ def test_settings_travel_whole() -> None:
 
 
 def test_a_point_has_medians_and_the_most() -> None:
-    told = point(0.5, [seen(20.0, state=10), seen(100.0, write_ms=70.0, state=30), seen(40.0, state=20)], 2, [])
-    assert told.keys() >= CONTRACT
-    assert (told["pressure"], told["checkpoints"], told["aborted"]) == (0.5, 3, 2)
-    assert told["duration_ms"] == pytest.approx({"p50": 40.0, "max": 100.0})
-    assert told["start_delay_ms"] == pytest.approx({"p50": 10.0, "max": 25.0})
-    assert told["alignment_ms"] == pytest.approx({"p50": 20.0, "max": 50.0})
-    assert told["state_write_ms"] == pytest.approx({"p50": 5.0, "max": 70.0})
-    assert told["besides_writing_ms"] == pytest.approx({"p50": 30.0, "max": 35.0}), "of each checkpoint its own"
-    assert told["channel_state_bytes"] == {"p50": 20, "max": 30}
+    reported = point(0.5, [seen(20.0, state=10), seen(100.0, write_ms=70.0, state=30), seen(40.0, state=20)], 2, [])
+    assert reported.keys() >= CONTRACT
+    assert (reported["pressure"], reported["checkpoints"], reported["aborted"]) == (0.5, 3, 2)
+    assert reported["duration_ms"] == pytest.approx({"p50": 40.0, "max": 100.0})
+    assert reported["start_delay_ms"] == pytest.approx({"p50": 10.0, "max": 25.0})
+    assert reported["alignment_ms"] == pytest.approx({"p50": 20.0, "max": 50.0})
+    assert reported["state_write_ms"] == pytest.approx({"p50": 5.0, "max": 70.0})
+    assert reported["besides_writing_ms"] == pytest.approx({"p50": 30.0, "max": 35.0}), "of each checkpoint its own"
+    assert reported["channel_state_bytes"] == {"p50": 20, "max": 30}
 
 
 def test_throughput_is_compared_with_that_next_to_it() -> None:
-    told = point(0.0, [], 0, stretches(1000, 980, 1000, 980, 500, 490, 500))
-    assert told["throughput_lost"] == pytest.approx(0.02), "not with that of the machine's better hours"
-    assert told["throughput_lost_error"] > 0
-    assert told["records_per_s"] == 980
-    assert told["duration_ms"] is None
+    reported = point(0.0, [], 0, stretches(1000, 980, 1000, 980, 500, 490, 500))
+    assert reported["throughput_lost"] == pytest.approx(0.02), "not with that of the machine's better hours"
+    assert reported["throughput_lost_error"] > 0
+    assert reported["records_per_s"] == 980
+    assert reported["duration_ms"] is None
     assert point(0.0, [], 0, [])["throughput_lost"] is None
     assert point(0.0, [], 0, stretches(1000, 990))["throughput_lost_error"] is None
     assert point(0.0, [], 0, stretches(0, 0, 0))["throughput_lost"] is None, "a sink that stood still lost nothing"
@@ -143,8 +143,8 @@ def test_the_picture_has_a_line_a_mode_and_the_goal() -> None:
         assert sum("series" in (each.get("class") or "").split() for each in chart.iter()) == 3
     guides = [sum(each.get("class") == "guide" for each in chart.iter()) for chart in drawn]
     assert guides == [2, 2, 0, 0]
-    told = [each.get("data-tooltip") or "" for each in drawn[0].iter()]
-    assert "aligned, pressure 0.9 418 ms, at most 570 ms 3 checkpoints" in told
+    reported = [each.get("data-tooltip") or "" for each in drawn[0].iter()]
+    assert "aligned, pressure 0.9 418 ms, at most 570 ms 3 checkpoints" in reported
 
 
 def test_a_page_of_what_little_there_is() -> None:

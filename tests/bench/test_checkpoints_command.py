@@ -29,9 +29,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointsSpec]:
 
     def fake(spec: CheckpointsSpec, *, on_progress: object) -> tuple[Result, bool]:
         asked.append(spec)
-        found = result()
-        kept = {mode: found["modes"][mode] for mode in spec.modes}
-        return {"modes": kept, "undisturbed_records_per_s": 1e5, "warnings": found["warnings"]}, False
+        actual = result()
+        kept = {mode: actual["modes"][mode] for mode in spec.modes}
+        return {"modes": kept, "undisturbed_records_per_s": 1e5, "warnings": actual["warnings"]}, False
 
     monkeypatch.setattr(command, "measure", fake)
     return asked
@@ -41,12 +41,12 @@ def test_checkpoints_prints_one_json_document(
     measured: list[CheckpointsSpec], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["checkpoints", "--pressure", "0,0.9", "--json", "--output", str(tmp_path / "new")]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told.keys() == {"modes", "undisturbed_records_per_s", "warnings", "settings", "host", "version"}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported.keys() == {"modes", "undisturbed_records_per_s", "warnings", "settings", "host", "version"}
     assert measured == [SPEC]
-    assert told["modes"].keys() == set(MODES)
-    assert all(each.keys() >= CONTRACT for found in told["modes"].values() for each in found)
-    assert json.loads((tmp_path / "new" / "checkpoints.json").read_text()) == told
+    assert reported["modes"].keys() == set(MODES)
+    assert all(each.keys() >= CONTRACT for actual in reported["modes"].values() for each in actual)
+    assert json.loads((tmp_path / "new" / "checkpoints.json").read_text()) == reported
     page = (tmp_path / "new" / "checkpoints.html").read_text(encoding="utf-8")
     assert "netstack-bench checkpoints --pressure 0,0.9" in page
 
@@ -91,19 +91,19 @@ def test_checkpoints_prints_a_table_and_where_the_picture_is(
     assert "warning: a <remark>" in printed.err
 
 
-@pytest.mark.parametrize(("stopped", "told"), [(True, "stopped by Ctrl-C"), (False, "")])
+@pytest.mark.parametrize(("stopped", "reported"), [(True, "stopped by Ctrl-C"), (False, "")])
 def test_what_was_not_measured_is_exit_code_1(
-    stopped: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    stopped: bool, reported: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     none = {"timed": [point(0.0, [], 3, [])]}
-    found = {"modes": none, "undisturbed_records_per_s": 1.0, "warnings": []}
-    monkeypatch.setattr(command, "measure", lambda spec, **_: (found, stopped))
+    actual = {"modes": none, "undisturbed_records_per_s": 1.0, "warnings": []}
+    monkeypatch.setattr(command, "measure", lambda spec, **_: (actual, stopped))
     assert main(["checkpoints", "--output", str(tmp_path)]) == 1
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         (["--modes", "fast"], "--modes fast"),
         (["--pressure", "1"], "--pressure 1"),
@@ -115,13 +115,13 @@ def test_what_was_not_measured_is_exit_code_1(
 )
 def test_bad_usage_is_exit_code_2(
     flags: list[str],
-    told: str,
+    reported: str,
     measured: list[CheckpointsSpec],
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     assert main(["checkpoints", "--output", str(tmp_path / "new"), *flags]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
     assert measured == []
     assert not (tmp_path / "new").exists()
 
@@ -169,12 +169,12 @@ def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def test_on_processes(pids: list[int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = f"checkpoints --seconds 0.2 --modes unaligned --pressure 0.8 --channels 2 --keys 100 --output {tmp_path}"
     assert main([*flags.split(), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["undisturbed_records_per_s"] > 0
-    (found,) = told["modes"]["unaligned"]
-    assert found["checkpoints"] >= 1
-    assert found["duration_ms"]["p50"] > found["state_write_ms"]["p50"] > 0
-    assert found["channel_state_bytes"]["max"] > 0, "the sinks are held back, so records wait in front of them"
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["undisturbed_records_per_s"] > 0
+    (actual,) = reported["modes"]["unaligned"]
+    assert actual["checkpoints"] >= 1
+    assert actual["duration_ms"]["p50"] > actual["state_write_ms"]["p50"] > 0
+    assert actual["channel_state_bytes"]["max"] > 0, "the sinks are held back, so records wait in front of them"
 
 
 @pytest.mark.whole

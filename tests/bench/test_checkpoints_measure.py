@@ -39,8 +39,8 @@ def test_stretches_are_a_few_barriers_long() -> None:
 
 def report(reason: str = "") -> CheckpointReport:
     """A checkpoint as the JobManager reports it; aborted where there is a reason."""
-    told = {"start_delay_s": 0.002, "alignment_s": 0.01, "write_s": 0.004, "input_bytes": 60, "output_bytes": 40}
-    return CheckpointReport(1, not reason, reason, False, 0.0, 0.02, 500, 0.001, ({"task": "sink", **told},))
+    reported = {"start_delay_s": 0.002, "alignment_s": 0.01, "write_s": 0.004, "input_bytes": 60, "output_bytes": 40}
+    return CheckpointReport(1, not reason, reason, False, 0.0, 0.02, 500, 0.001, ({"task": "sink", **reported},))
 
 
 class FakeRuns:
@@ -74,21 +74,21 @@ class FakeRuns:
 
 def test_every_mode_is_measured_at_every_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = FakeRuns(monkeypatch)
-    found, stopped = measure.measure(SPEC)
+    actual, stopped = measure.measure(SPEC)
     assert not stopped
-    assert found["undisturbed_records_per_s"] == 1000
+    assert actual["undisturbed_records_per_s"] == 1000
     held_back = pytest.approx(100.0)
     assert runs.jobs == [(None, None), *((mode, None) for mode in MODES), *((mode, held_back) for mode in MODES)]
     assert len(jobs(SPEC)) == 7
-    aligned = found["modes"]["aligned"]
+    aligned = actual["modes"]["aligned"]
     assert [each["pressure"] for each in aligned] == [0.0, 0.9]
     assert (aligned[0]["checkpoints"], aligned[0]["aborted"]) == (3, 2)
     assert aligned[0]["throughput_lost"] == pytest.approx(0.1)
     assert aligned[1]["records_per_s"] == pytest.approx(90, abs=1)
     assert aligned[1]["duration_ms"]["p50"] == pytest.approx(20.0)
     assert aligned[1]["state_write_ms"]["p50"] == pytest.approx(5.0)
-    assert found["warnings"][0] == "aligned, pressure 0: a checkpoint was aborted: declined"
-    assert len(found["warnings"]) == 6
+    assert actual["warnings"][0] == "aligned, pressure 0: a checkpoint was aborted: declined"
+    assert len(actual["warnings"]) == 6
 
 
 @pytest.mark.parametrize("before", [1, 3])
@@ -98,9 +98,9 @@ def test_ctrl_c_keeps_what_was_measured(before: int, monkeypatch: pytest.MonkeyP
         with pytest.raises(KeyboardInterrupt):
             measure.measure(SPEC)
         return
-    found, stopped = measure.measure(SPEC)
+    actual, stopped = measure.measure(SPEC)
     assert stopped
-    assert [len(found["modes"][mode]) for mode in MODES] == [1, 1, 0]
+    assert [len(actual["modes"][mode]) for mode in MODES] == [1, 1, 0]
 
 
 class FakeCluster:
@@ -124,17 +124,17 @@ class FakeCluster:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "told"),
+    ("cluster", "reported"),
     [
         ({"end": {"reason": "a bug", "state": "failed"}}, "pressure 0.5: the job failed: a bug; last words"),
         ({"death": "TaskManager process 2 exited with code 1"}, "pressure 0.5: TaskManager process 2 exited"),
     ],
 )
-def test_what_goes_wrong_is_told(cluster: dict[str, Any], told: str, tmp_path: Path) -> None:
-    heard: list[Any] = []
+def test_what_goes_wrong_is_told(cluster: dict[str, Any], reported: str, tmp_path: Path) -> None:
+    received: list[Any] = []
     fake: Any = FakeCluster(**cluster)
-    with pytest.raises(MeasurementFailed, match=re.escape(told)):
-        trio.run(Runner(SPEC, fake, tmp_path, [], heard.append).run, 0.5, "timed", 10.0)
+    with pytest.raises(MeasurementFailed, match=re.escape(reported)):
+        trio.run(Runner(SPEC, fake, tmp_path, [], received.append).run, 0.5, "timed", 10.0)
 
 
 def test_a_job_without_an_end_is_an_error(tmp_path: Path) -> None:

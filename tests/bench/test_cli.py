@@ -98,8 +98,8 @@ def test_a_network_is_one_flag_in_every_command(runners: FakeRunners, tmp_path: 
     networks = "200Mbit:10ms,1Gbit:1ms,5ms"
     words = [*SMALL, "--place", "local", "--latency-seconds", "0", "--timeouts", "0", "--output", str(tmp_path)]
     assert main([*words, "--network", networks], runners=runners) == 0
-    found = {(spec.link_bytes_per_s, spec.round_trip_s) for spec in runners.specs}
-    assert found == {(25_000_000, 0.01), (125_000_000, 0.001), (None, 0.005)}
+    actual = {(spec.link_bytes_per_s, spec.round_trip_s) for spec in runners.specs}
+    assert actual == {(25_000_000, 0.01), (125_000_000, 0.001), (None, 0.005)}
     assert len(runners.specs) == 3, "pairs, not their product"
     assert "link rate 25 MB/s" in (tmp_path / "report.html").read_text()
     runners.specs.clear()
@@ -299,8 +299,8 @@ def test_a_sweep_without_pyarrow_says_so_at_once(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert main(words, runners=runners) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "needs pyarrow, netstack's extra arrow: pip install 'pyarrow>=18'" in said
+    (message,) = capsys.readouterr().err.splitlines()
+    assert "needs pyarrow, netstack's extra arrow: pip install 'pyarrow>=18'" in message
     assert runners.specs == []
 
 
@@ -343,7 +343,7 @@ def test_warnings_of_runs_are_printed_after_a_sweep(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["run", "--channels", "0"], "--channels 0: the minimum is 1"),
         (["run", "--channels", "many"], "'many' is not a whole number"),
@@ -398,11 +398,11 @@ def test_warnings_of_runs_are_printed_after_a_sweep(
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_bad_usage_is_exit_code_2_and_one_sentence(
-    runners: FakeRunners, capsys: pytest.CaptureFixture[str], words: list[str], told: str, as_json: bool
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], words: list[str], reported: str, as_json: bool
 ) -> None:
     assert main([*words, *(["--json"] if as_json else [])], runners=runners) == 2
     printed = capsys.readouterr()
-    assert told in printed.err
+    assert reported in printed.err
     assert "Traceback" not in printed.err
     assert runners.specs == []
     if as_json:
@@ -495,8 +495,10 @@ def test_a_sweep_over_buffers_draws_them(
     assert main([*words, "--output", str(tmp_path / "s")], runners=runners) == 0
     printed = capsys.readouterr()
     assert "6 runs" in printed.err
-    told = "Buffers at 10 ms round trip: 32 x 32 KiB needed to fill the link (bandwidth-delay product 1 MiB = 100 MiB/s"
-    assert told in printed.out
+    reported = (
+        "Buffers at 10 ms round trip: 32 x 32 KiB needed to fill the link (bandwidth-delay product 1 MiB = 100 MiB/s"
+    )
+    assert reported in printed.out
     assert 'id="buffers"' in (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
     assert {(spec.exclusive_buffers, spec.round_trip_s) for spec in runners.specs} == {(0, 0.01), (2, 0.01)}
     assert main(["compare", str(tmp_path / "s"), str(tmp_path / "s" / PARQUET), "--json"], runners=runners) == 0
@@ -652,11 +654,11 @@ def test_a_terminal_gets_a_bar_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 130
-        told = b""
+        reported = b""
         while chunk := _read(ours):
-            told += chunk
+            reported += chunk
     os.close(ours)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told.decode())
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", reported.decode())
     assert "1/4" in text
     assert "left" in text
     assert "stopped by Ctrl-C: 0 of 4 runs are stored" in text
@@ -725,9 +727,9 @@ def test_worse_is_exit_code_1_for_those_who_ask(
     a, b = map(str, files)
     assert main(["compare", a, b]) == 0, "nobody asked"
     assert main(["compare", a, b, "--fail-on", "worse"]) == 1
-    told = capsys.readouterr().err
-    assert "figures are worse, most of all records_per_s at throughput, timeout 100ms" in told
-    assert "(-20.0%)" in told
+    reported = capsys.readouterr().err
+    assert "figures are worse, most of all records_per_s at throughput, timeout 100ms" in reported
+    assert "(-20.0%)" in reported
     assert main(["compare", a, b, "--fail-on", "worse", "--threshold", "25"]) == 0
     assert main(["compare", b, a, "--fail-on", "worse"]) == 0, "better is not worse"
 
@@ -753,13 +755,13 @@ def test_ctrl_c_while_the_commands_are_imported(
 def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "netstack_bench", "run", "--seconds", "30", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        told = ""
+        reported = ""
         while running.poll() is None and len(children_of(running.pid)) < 2:  # both workers
             pass
         running.send_signal(signal.SIGTERM)
-        out, told = running.communicate(timeout=120)
+        out, reported = running.communicate(timeout=120)
     assert running.returncode == 143
-    assert "stopped by SIGTERM before anything was measured" in told
+    assert "stopped by SIGTERM before anything was measured" in reported
     assert json.loads(out)["exit_code"] == 143
 
 
@@ -795,9 +797,9 @@ def test_ctrl_c_while_the_report_is_written_says_where_the_runs_are(
     monkeypatch.setattr("netstack_bench.sweep.write_combined_report", interrupted)
     runners.trouble[3] = KeyboardInterrupt()
     assert main([*SMALL, "--output", str(tmp_path / "s")], runners=runners) == 130
-    told = capsys.readouterr().err
-    assert f"2 runs are stored in {tmp_path / 's'}" in told
-    assert f"netstack-bench report {tmp_path / 's'} writes it" in told
+    reported = capsys.readouterr().err
+    assert f"2 runs are stored in {tmp_path / 's'}" in reported
+    assert f"netstack-bench report {tmp_path / 's'} writes it" in reported
 
 
 @pytest.mark.parametrize("row", ['{"a": 1}', '{"run_id": [1]}'])
@@ -865,9 +867,9 @@ def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
         while running.poll() is None and len(children_of(running.pid)) < 2:  # both workers
             pass
         running.send_signal(signal.SIGHUP)
-        out, told = running.communicate(timeout=120)
+        out, reported = running.communicate(timeout=120)
     assert running.returncode == 129
-    assert "stopped by SIGHUP before anything was measured" in told
+    assert "stopped by SIGHUP before anything was measured" in reported
     assert json.loads(out)["exit_code"] == 129
     assert list(tmp_path.iterdir()) == []
 

@@ -16,8 +16,8 @@ ONCE = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,))
 
 
 def rates(comparison: Comparison) -> list[tuple[float, str]]:
-    found = [each for each in comparison.differences if each.metric == "records_per_s"]
-    return [(round(each.change, 2), each.verdict) for each in found]
+    actual = [each for each in comparison.differences if each.metric == "records_per_s"]
+    return [(round(each.change, 2), each.verdict) for each in actual]
 
 
 def with_rates(rows: list[Row], values: list[float]) -> list[Row]:
@@ -27,10 +27,10 @@ def with_rates(rows: list[Row], values: list[float]) -> list[Row]:
 
 
 def test_equal_results_do_not_differ(fake_rows: Rows) -> None:
-    found = compare(fake_rows(GRID), fake_rows(GRID))
-    assert {each.verdict for each in found.differences} == {"same"}
-    assert {each.noise_known for each in found.differences} == {True}
-    assert len(found.differences) == 2 * 3 + 2 * 2
+    actual = compare(fake_rows(GRID), fake_rows(GRID))
+    assert {each.verdict for each in actual.differences} == {"same"}
+    assert {each.noise_known for each in actual.differences} == {True}
+    assert len(actual.differences) == 2 * 3 + 2 * 2
 
 
 def test_a_difference_beyond_the_noise_is_told_both_ways(fake_rows: Rows) -> None:
@@ -51,10 +51,10 @@ def test_one_wild_run_hides_a_difference_and_makes_none(fake_rows: Rows) -> None
     a = with_rates(rows, [100.0, 101.0, 102.0, 103.0, 140.0])
     b = with_rates(rows, [120.0, 121.0, 122.0, 123.0, 124.0])
     assert rates(compare(a, b)) == [(0.13, "same")]
-    (found,) = [each for each in compare(a, b).differences if each.metric == "records_per_s"]
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < 0 < found.change < found.high
+    (actual,) = [each for each in compare(a, b).differences if each.metric == "records_per_s"]
+    assert actual.low is not None
+    assert actual.high is not None
+    assert actual.low < 0 < actual.change < actual.high
     steady = with_rates(rows, [100.0, 101.0, 102.0, 103.0, 104.0])
     assert rates(compare(steady, b)) == [(0.2, "better")]
 
@@ -68,23 +68,23 @@ def test_a_tiny_change_is_no_difference_however_steady(fake_rows: Rows) -> None:
 
 def test_with_single_runs_the_threshold_is_stated(fake_rows: Rows) -> None:
     a, b = fake_rows(ONCE, noise=0.0), fake_rows(ONCE, noise=0.0, faster=1.12)
-    found = compare(a, b)
-    assert rates(found) == [(0.12, "same"), (0.12, "same")]
-    assert not any(each.noise_known for each in found.differences)
-    assert any("noise unknown" in remark and "15%" in remark for remark in found.remarks)
+    actual = compare(a, b)
+    assert rates(actual) == [(0.12, "same"), (0.12, "same")]
+    assert not any(each.noise_known for each in actual.differences)
+    assert any("noise unknown" in remark and "15%" in remark for remark in actual.remarks)
     assert rates(compare(a, b, threshold=0.1)) == [(0.12, "better"), (0.12, "better")]
 
 
 def test_points_match_by_settings_and_not_by_length(fake_rows: Rows) -> None:
     a = fake_rows(Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1, 4)))
     b = fake_rows(Grid(timeouts_s=(None, 0.1), record_sizes=(8,), channels=(1, 4), seconds=5.0))
-    found = compare(a, b)
-    assert {each.settings["buffer_timeout_s"] for each in found.differences} == {None}
-    assert {each.settings["channels"] for each in found.differences} == {1, 4}
-    told = "\n".join(found.remarks)
-    assert "4 points only in A" in told
-    assert "4 points only in B" in told
-    assert "had different lengths (seconds 0.7 against 5)" in told
+    actual = compare(a, b)
+    assert {each.settings["buffer_timeout_s"] for each in actual.differences} == {None}
+    assert {each.settings["channels"] for each in actual.differences} == {1, 4}
+    reported = "\n".join(actual.remarks)
+    assert "4 points only in A" in reported
+    assert "4 points only in B" in reported
+    assert "had different lengths (seconds 0.7 against 5)" in reported
 
 
 def test_a_setting_that_an_older_file_lacks_is_its_default(fake_rows: Rows) -> None:
@@ -127,11 +127,11 @@ def test_nothing_in_common_says_which_settings_differ(fake_rows: Rows) -> None:
 
 
 def test_the_summary_counts_every_metric(fake_rows: Rows) -> None:
-    found = compare(fake_rows(GRID), fake_rows(GRID, faster=2.0))
+    actual = compare(fake_rows(GRID), fake_rows(GRID, faster=2.0))
     assert (
-        found.summary()[0]
+        actual.summary()[0]
         == "records_per_s: B is 2.00 x A in the median of 2 points; 2 better, 0 worse, 0 within the noise"
     )
-    document = json.loads(json.dumps(found.as_dict()))
+    document = json.loads(json.dumps(actual.as_dict()))
     assert document["differences"][0]["verdict"] == "better"
     assert document["differences"][0]["a"]["count"] == 5

@@ -35,7 +35,7 @@ def test_each_moment_counts_once_for_the_innermost() -> None:
     clock = Clock()
 
     async def main() -> Costs:
-        found = Costs("producer", clock)
+        actual = Costs("producer", clock)
 
         def receive() -> None:
             clock.now += 1
@@ -45,22 +45,22 @@ def test_each_moment_counts_once_for_the_innermost() -> None:
             inner()
             clock.now += 4
 
-        inner = found.wrapped(receive, "receive")
+        inner = actual.wrapped(receive, "receive")
         clock.now += 8  # the task's own
-        found.wrapped(read, "frames in")()
-        found.after_task_step(trio.lowlevel.current_task())
+        actual.wrapped(read, "frames in")()
+        actual.after_task_step(trio.lowlevel.current_task())
         clock.now += 16
-        found.before_io_wait(1.0)
+        actual.before_io_wait(1.0)
         clock.now += 32
-        found.after_io_wait(1.0)
-        found.before_task_step(trio.lowlevel.current_root_task())  # type: ignore[arg-type]
+        actual.after_io_wait(1.0)
+        actual.before_task_step(trio.lowlevel.current_root_task())  # type: ignore[arg-type]
         clock.now += 64
-        found.after_task_step(trio.lowlevel.current_root_task())  # type: ignore[arg-type]
-        return found
+        actual.after_task_step(trio.lowlevel.current_root_task())  # type: ignore[arg-type]
+        return actual
 
-    found = trio.run(main)
-    assert found.seconds == {WORK["producer"]: 8, "frames in": 6, "receive": 1, LOOP: 16, ASLEEP: 32, OTHER: 64}
-    table = found.table(buffers=4, records=0)
+    actual = trio.run(main)
+    assert actual.seconds == {WORK["producer"]: 8, "frames in": 6, "receive": 1, LOOP: 16, ASLEEP: 32, OTHER: 64}
+    table = actual.table(buffers=4, records=0)
     assert [row["what"] for row in table] == [OTHER, ASLEEP, LOOP, WORK["producer"], "frames in", "receive"]
     assert sum(row["share"] for row in table) == pytest.approx(1)
     assert table[-1]["us_per_buffer"] == 250_000
@@ -73,11 +73,11 @@ def test_each_moment_counts_once_for_the_innermost() -> None:
 
 
 async def test_a_section_that_raises_ends() -> None:
-    with profiled("consumer", True) as found:
-        assert found is not None
+    with profiled("consumer", True) as actual:
+        assert actual is not None
         with pytest.raises(IndexError):
-            found.wrapped(lambda: [][0], "frames in")()
-    assert "frames in" in found.seconds
+            actual.wrapped(lambda: [][0], "frames in")()
+    assert "frames in" in actual.seconds
 
 
 def test_nothing_is_left_behind() -> None:
@@ -98,7 +98,7 @@ def test_nothing_is_left_behind() -> None:
 def test_a_profiled_run_says_where_its_time_went() -> None:
     row = run_once(RunSpec(records=200_000, emit="batch", profile=True))
     assert row["delivered"]
-    found = {(cost["side"], cost["what"]): cost for cost in row["costs"]}
+    actual = {(cost["side"], cost["what"]): cost for cost in row["costs"]}
     for key in (
         ("producer", "system calls: sendmsg"),
         ("producer", WORK["producer"]),
@@ -106,11 +106,11 @@ def test_a_profiled_run_says_where_its_time_went() -> None:
         ("consumer", "decode, give credit"),
         ("consumer", "verify (the benchmark)"),
     ):
-        assert found[key]["seconds"] > 0
-        assert found[key]["us_per_buffer"] > 0
+        assert actual[key]["seconds"] > 0
+        assert actual[key]["us_per_buffer"] > 0
         if key[1].startswith("system calls"):
-            assert found[key]["calls_per_gb"] == pytest.approx(found[key]["calls"] * 1e9 / row["payload_bytes"])
-            assert 0 < found[key]["calls"] < 2 * row["payload_bytes"] // 4096
+            assert actual[key]["calls_per_gb"] == pytest.approx(actual[key]["calls"] * 1e9 / row["payload_bytes"])
+            assert 0 < actual[key]["calls"] < 2 * row["payload_bytes"] // 4096
     for side in ("producer", "consumer"):
         assert sum(cost["share"] for cost in row["costs"] if cost["side"] == side) == pytest.approx(1)
 

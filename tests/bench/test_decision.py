@@ -73,15 +73,15 @@ class Machine:
             self.rows.append(row)
 
     def ask(self) -> Answer | None:
-        found = decide(Analysis(self.rows), self.goal).values()
-        return next((each.main for each in found), None)
+        actual = decide(Analysis(self.rows), self.goal).values()
+        return next((each.main for each in actual), None)
 
     def experiment(self, budget_s: float = 180.0, *, together: int = 1) -> Answer:
         budget = Budget(budget_s, lambda: self.now_s, 5.0)
         Experiment(self.grid, self.ask, self.measure, budget, together=together).run()
-        found = self.ask()
-        assert found is not None
-        return found
+        actual = self.ask()
+        assert actual is not None
+        return actual
 
 
 SHAPES = {"an easy one": (0.5, 0.97, 0.99, 1.0), "near the goal": (0.6, 0.88, 0.93, 1.0), "flat": (1.0, 1.0, 1.0, 1.0)}
@@ -105,12 +105,12 @@ def test_the_same_in_hundreds_of_experiments_also_where_some_runs_are_disturbed(
 def judge(shares: Sequence[float], workloads: int, noise: float, *, rounds: int, disturbed: float = 0.0) -> None:
     held = decided = wrong = 0
     for seed in range(rounds):
-        found = Machine(GRIDS[workloads], kept_by(shares), noise, seed, disturbed=disturbed).experiment()
-        known, truth = found.chosen.share, shares[TIMEOUTS_S.index(found.chosen.timeout_s or 0.0)]
+        actual = Machine(GRIDS[workloads], kept_by(shares), noise, seed, disturbed=disturbed).experiment()
+        known, truth = actual.chosen.share, shares[TIMEOUTS_S.index(actual.chosen.timeout_s or 0.0)]
         held += known.range is not None and known.range.low <= truth <= known.range.high
-        decided += found.is_decided
+        decided += actual.is_decided
         shorter = [each for each in shares[: shares.index(truth)] if each > 0.9 + MARGIN]
-        wrong += found.is_decided and (truth < 0.9 - MARGIN or bool(shorter))
+        wrong += actual.is_decided and (truth < 0.9 - MARGIN or bool(shorter))
     assert held >= (0.88 if rounds < 100 else 0.95) * rounds
     assert wrong <= 0.05 * rounds
     if noise == 0.03:
@@ -150,9 +150,9 @@ def test_what_was_measured_before_counts_and_is_not_repeated() -> None:
     Experiment(GRID, machine.ask, machine.measure, budget, finished=finished).run()
     points = [(*(row[name] for name in row if name.startswith("settings_")), row["repeat"]) for row in machine.rows]
     assert len(points) == len(set(points))
-    found = machine.ask()
-    assert found is not None
-    assert found.is_decided
+    actual = machine.ask()
+    assert actual is not None
+    assert actual.is_decided
 
 
 def test_further_passes_measure_what_is_contested_and_the_reference() -> None:
@@ -179,18 +179,18 @@ def test_runs_that_all_fail_end_the_experiment() -> None:
 @pytest.mark.parametrize("bound_us", [500.0, 1000.0, 4000.0, 15_000.0, 90_000.0, 1e6])
 def test_the_most_throughput_within_a_latency(bound_us: float) -> None:
     shares = (0.5, 0.7, 0.9, 1.0)
-    found = Machine(ONE, kept_by(shares), 0.02, goal=Goal(p99_us=bound_us)).experiment()
+    actual = Machine(ONE, kept_by(shares), 0.02, goal=Goal(p99_us=bound_us)).experiment()
     within = [share for share, timeout_s in zip(shares, TIMEOUTS_S, strict=True) if 400 + timeout_s * 1e6 <= bound_us]
-    assert found.is_decided
-    assert found.is_reached
-    assert found.chosen.timeout_s == TIMEOUTS_S[len(within) - 1]
+    assert actual.is_decided
+    assert actual.is_reached
+    assert actual.chosen.timeout_s == TIMEOUTS_S[len(within) - 1]
 
 
 def test_what_no_timeout_reaches_is_said_with_the_nearest() -> None:
     for goal, nearest in ((Goal(p99_us=100.0), 0.0), (Goal(mb_per_s=9000.0), 0.1)):
-        found = Machine(ONE, kept_by((0.5, 0.7, 0.9, 1.0)), 0.02, goal=goal).experiment()
-        assert (found.is_reached, found.is_decided, found.chosen.timeout_s) == (False, True, nearest)
-        assert found.sentence().startswith(f"no timeout measured reaches {goal}; nearest is ")
+        actual = Machine(ONE, kept_by((0.5, 0.7, 0.9, 1.0)), 0.02, goal=goal).experiment()
+        assert (actual.is_reached, actual.is_decided, actual.chosen.timeout_s) == (False, True, nearest)
+        assert actual.sentence().startswith(f"no timeout measured reaches {goal}; nearest is ")
 
 
 def test_the_level_of_a_look_is_that_of_pocock() -> None:

@@ -38,27 +38,27 @@ def result(rate: float, p50: float = 10.0) -> dict[str, Any]:
 
 def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
     rate = next(row for row in ROWS if "async for" in row.text)
-    found: Rounds = {(rate.ours, "compiled"): {0: result(12e6)}, (rate.ours, "python"): {0: result(3e6)}}
+    actual: Rounds = {(rate.ours, "compiled"): {0: result(12e6)}, (rate.ours, "python"): {0: result(3e6)}}
     assert rate.other is not None
-    found[rate.other, ""] = {0: result(2e6)}
-    told = row_document(rate, found)["builds"]
-    assert [told[kind]["figure"] for kind in BUILDS] == [6.0, 1.5]
-    assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
+    actual[rate.other, ""] = {0: result(2e6)}
+    reported = row_document(rate, actual)["builds"]
+    assert [reported[kind]["figure"] for kind in BUILDS] == [6.0, 1.5]
+    assert [reported[kind]["is_met"] for kind in BUILDS] == [True, False]
 
     latency = next(row for row in ROWS if row.is_less_better)
     assert latency.other is not None
-    found = {
+    actual = {
         (latency.ours, "compiled"): {0: result(1.0, p50=30.0)},
         (latency.ours, "python"): {0: result(1.0, p50=61.0)},
         (latency.other, ""): {0: result(1.0, p50=20.0)},
     }
-    told = row_document(latency, found)["builds"]
-    assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
+    reported = row_document(latency, actual)["builds"]
+    assert [reported[kind]["is_met"] for kind in BUILDS] == [True, False]
 
     held = next(row for row in ROWS if row.text == "p50 at 1,000/s, timeout 1ms, trio: pyzmq + 1ms")
     assert held.other is not None
-    found = {(held.ours, "compiled"): {0: result(1.0, p50=510.0)}, (held.other, ""): {0: result(1.0, p50=20.0)}}
-    assert row_document(held, found)["builds"]["compiled"]["figure"] == 0.5, "a record may wait for the timeout"
+    actual = {(held.ours, "compiled"): {0: result(1.0, p50=510.0)}, (held.other, ""): {0: result(1.0, p50=20.0)}}
+    assert row_document(held, actual)["builds"]["compiled"]["figure"] == 0.5, "a record may wait for the timeout"
 
 
 def test_the_cpu_of_both_ends_stands_beside_each_rate() -> None:
@@ -93,10 +93,10 @@ def test_the_cpu_of_both_ends_stands_beside_each_rate() -> None:
 def test_the_other_may_be_the_same_build_under_other_settings() -> None:
     row = next(row for row in ROWS if "timeout 0:" in row.text)
     assert row.other is not None
-    found = {(row.ours, "python"): {0: result(9.0)}, (row.other, "python"): {0: result(10.0)}}
-    told = row_document(row, found)["builds"]
-    assert told["python"]["figure"] == 0.9
-    assert told["compiled"]["figure"] is None, "that build was not measured"
+    actual = {(row.ours, "python"): {0: result(9.0)}, (row.other, "python"): {0: result(10.0)}}
+    reported = row_document(row, actual)["builds"]
+    assert reported["python"]["figure"] == 0.9
+    assert reported["compiled"]["figure"] is None, "that build was not measured"
 
 
 def test_a_figure_is_the_middle_of_the_ratios_of_pairs_with_their_range() -> None:
@@ -105,25 +105,25 @@ def test_a_figure_is_the_middle_of_the_ratios_of_pairs_with_their_range() -> Non
     assert row.other is not None
     ours = {0: result(8e6), 1: result(2e6), 3: result(6e6)}
     other = {0: result(4e6), 1: result(1e6), 2: result(1e6), 3: result(3e6)}
-    told = row_document(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
-    assert told["builds"]["compiled"]["figure"] == pytest.approx(2.0)
-    assert told["builds"]["compiled"]["interval"] == pytest.approx([2.0, 2.0])
+    reported = row_document(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
+    assert reported["builds"]["compiled"]["figure"] == pytest.approx(2.0)
+    assert reported["builds"]["compiled"]["interval"] == pytest.approx([2.0, 2.0])
     ours[3] = result(9e6)
-    told = row_document(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
-    low, high = told["builds"]["compiled"]["interval"]
-    assert low < 2.0 < told["builds"]["compiled"]["figure"] < 3.0 < high
-    assert f"({low:.2f} to {high:.2f})" in markdown([told], "a remark")
+    reported = row_document(row, {(row.ours, "compiled"): ours, (row.other, ""): other})
+    low, high = reported["builds"]["compiled"]["interval"]
+    assert low < 2.0 < reported["builds"]["compiled"]["figure"] < 3.0 < high
+    assert f"({low:.2f} to {high:.2f})" in markdown([reported], "a remark")
 
 
 def test_markdown_has_a_line_a_row_and_what_misses_its_goal_is_bold() -> None:
     row = ROWS[0]
     assert row.other is not None
-    found = {
+    actual = {
         (row.ours, "compiled"): {0: result(40.0)},
         (row.ours, "python"): {0: result(10.0)},
         (row.other, ""): {0: result(100.0)},
     }
-    lines = markdown([row_document(row, found)], "a remark").splitlines()
+    lines = markdown([row_document(row, actual)], "a remark").splitlines()
     assert len(lines) == 4
     assert "| 0.40 | **0.10** | 0.35 / 0.20 |" in lines[-1]
     assert len({line.count("|") for line in lines[1:]}) == 1
@@ -155,8 +155,8 @@ def test_a_row_whose_peer_is_missing_is_left_out_and_reported(monkeypatch: pytes
     ],
 )
 def test_subtasks_are_shared_out_among_taskmanagers(count: int, parallelism: int, hosts: tuple[str, ...]) -> None:
-    found = TaskManagers(tuple(f"h{index}" for index in range(count)), ()).hosts(parallelism)
-    assert found == hosts
+    actual = TaskManagers(tuple(f"h{index}" for index in range(count)), ()).hosts(parallelism)
+    assert actual == hosts
 
 
 @pytest.mark.whole
@@ -226,9 +226,9 @@ def test_a_run_that_lost_a_record_counts_in_no_figure_and_fails_the_command(
     words = ("--only", "`async for`: pyzmq", "--build", "python", "--repeats", "3", "--json")
     assert main(["goals", *words]) == 1
     printed = capsys.readouterr()
-    found = json.loads(printed.out)
-    assert found["rows"][0]["builds"]["python"]["figure"] == 1.5
-    assert found["delivered"] is False
+    actual = json.loads(printed.out)
+    assert actual["rows"][0]["builds"]["python"]["figure"] == 1.5
+    assert actual["delivered"] is False
     assert "round 2, run, netstack python: not delivered: delivery: record 7 was lost" in printed.err
     assert "failed: run, netstack python: 1 of 3 rounds" in printed.err
 
@@ -247,8 +247,8 @@ def test_complete_rounds_count_after_ctrl_c(
     words = ("--only", "`async for`: pyzmq", "--build", "python", "--repeats", "9", "--json")
     assert main(["goals", *words]) == 130
     printed = capsys.readouterr()
-    found = json.loads(printed.out)
-    assert (found["repeats"], found["rows"][0]["builds"]["python"]["figure"]) == (2, 1.0)
+    actual = json.loads(printed.out)
+    assert (actual["repeats"], actual["rows"][0]["builds"]["python"]["figure"]) == (2, 1.0)
     assert printed.err.endswith("stopped by Ctrl-C after 2 of 9 rounds\n")
     assert "failed" not in printed.err
 
@@ -296,14 +296,14 @@ def test_peers_that_sort_in_one_process_prove_the_order_on_every_processor(
 def test_jobs_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--only", "one process", "--only", "Queue", "--build", "python")
     assert main(["goals", "--repeats", "2", "--seconds", "0.05", "--json", *words]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["builds"]["python"]["figure"] > 0 for row in found["rows"]] == [True] * 3
+    actual = json.loads(capsys.readouterr().out)
+    assert [row["builds"]["python"]["figure"] > 0 for row in actual["rows"]] == [True] * 3
 
 
 @pytest.mark.long
 def test_a_row_and_an_all_to_all_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--only", "all-to-all", "--only", "one by one, timeout 1ms", "--build", "python")
     assert main(["goals", "--repeats", "1", "--seconds", "0.2", "--json", *words]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["builds"]["python"]["figure"] > 0 for row in found["rows"]] == [True, True]
-    assert {each["host"]["netstack_build"] for each in found["results"] if not each["taskmanagers"]} == {"python"}
+    actual = json.loads(capsys.readouterr().out)
+    assert [row["builds"]["python"]["figure"] > 0 for row in actual["rows"]] == [True, True]
+    assert {each["host"]["netstack_build"] for each in actual["results"] if not each["taskmanagers"]} == {"python"}

@@ -93,8 +93,8 @@ def test_a_point_without_checkpoints_is_measured_once_whatever_their_intervals()
         checkpoint_intervals_s=(2.0, 3.0),
         latency_seconds=0,
     )
-    found = sorted((run.spec.checkpoints, run.spec.checkpoint_interval_s) for run in grid.plan())
-    assert found == [("aligned", 2.0), ("aligned", 3.0), ("none", RunSpec().checkpoint_interval_s)]
+    actual = sorted((run.spec.checkpoints, run.spec.checkpoint_interval_s) for run in grid.plan())
+    assert actual == [("aligned", 2.0), ("aligned", 3.0), ("none", RunSpec().checkpoint_interval_s)]
 
 
 def test_a_grid_takes_its_own_settings_and_hands_on_the_others() -> None:

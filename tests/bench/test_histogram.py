@@ -42,10 +42,10 @@ def test_shifting_moves_every_duration(values: list[int], by_ns: int) -> None:
     assert moved.count == truth.count
     assert (moved.min_ns, moved.max_ns) == (truth.min_ns, truth.max_ns)
     for fraction in (0.01, 0.5, 0.99, 1.0):
-        told, real = moved.percentile_ns(fraction), truth.percentile_ns(fraction)
-        assert told is not None
+        reported, real = moved.percentile_ns(fraction), truth.percentile_ns(fraction)
+        assert reported is not None
         assert real is not None
-        assert abs(told - real) <= 0.004 * (real + abs(by_ns)) + 2
+        assert abs(reported - real) <= 0.004 * (real + abs(by_ns)) + 2
 
 
 @given(durations)
@@ -67,9 +67,9 @@ def test_one_by_one_and_all_at_once_are_equal(values: list[int]) -> None:
 
 @given(durations.filter(bool), st.sampled_from([0.01, 0.5, 0.9, 0.99, 0.999, 1.0]))
 def test_a_percentile_is_exact_to_three_digits_and_never_too_low(values: list[int], fraction: float) -> None:
-    found, truth = recorded(values).percentile_ns(fraction), exact(values, fraction)
-    assert found is not None
-    assert truth <= found <= truth * 1.001 + 1
+    actual, truth = recorded(values).percentile_ns(fraction), exact(values, fraction)
+    assert actual is not None
+    assert truth <= actual <= truth * 1.001 + 1
 
 
 @given(durations)
@@ -82,12 +82,12 @@ def test_a_dictionary_carries_everything(values: list[int]) -> None:
 
 
 def test_a_summary_is_in_microseconds_with_an_exact_maximum() -> None:
-    found = recorded([*range(1000, 1_001_000, 1000), 7_654_321])
-    summary = found.summary_us()
+    actual = recorded([*range(1000, 1_001_000, 1000), 7_654_321])
+    summary = actual.summary_us()
     assert summary["p50"] == pytest.approx(501, rel=2e-3)
     assert summary["p99"] == pytest.approx(991, rel=2e-3)
     assert summary["max"] == 7654.321
-    assert found.min_ns == 1000
+    assert actual.min_ns == 1000
 
 
 def test_an_empty_one_has_no_percentiles() -> None:
@@ -95,12 +95,12 @@ def test_an_empty_one_has_no_percentiles() -> None:
 
 
 def test_what_is_out_of_range_counts_at_the_ends() -> None:
-    found = Histogram()
-    found.record(-5)
-    found.record(1 << 60)
-    assert found.count == 2
-    assert found.min_ns == 0
-    assert found.max_ns == found.percentile_ns(1.0) == (1 << 46) - 1
+    actual = Histogram()
+    actual.record(-5)
+    actual.record(1 << 60)
+    assert actual.count == 2
+    assert actual.min_ns == 0
+    assert actual.max_ns == actual.percentile_ns(1.0) == (1 << 46) - 1
 
 
 @pytest.mark.parametrize("field", [{"buckets": [1, 2]}, {"buckets": [10**6]}, {"counts": [0]}])

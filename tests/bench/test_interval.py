@@ -25,25 +25,25 @@ def test_the_truth_is_inside_as_often_as_is_said(repeats: int, confidence: float
         a, b = noisy(rng, 50.0, 0.1, repeats), noisy(rng, 46.0, 0.05, repeats)
         drift = [math.exp(rng.gauss(0, 0.5)) for _ in range(repeats)]  # of the machine: both of a pair have it
         pairs = [(x * each, y * each) for x, y, each in zip(a, b, drift, strict=True)]
-        for name, found, truth in (
+        for name, actual, truth in (
             ("one", Interval.of(a, confidence), 50.0),
             ("pairs", Interval.of([y / x for x, y in pairs], confidence), 0.92),
             ("apart", Interval.of_ratio(a, b, confidence), 0.92),
         ):
-            assert found is not None
-            held[name] += found.low <= truth <= found.high
+            assert actual is not None
+            held[name] += actual.low <= truth <= actual.high
     for name, count in held.items():
         assert confidence - 0.02 <= count / runs <= min(1.0, confidence + (0.04 if name == "apart" else 0.02)), name
 
 
 def test_pairs_do_not_hear_of_a_machine_that_drifts() -> None:
     pairs = [(100.0, 90.0), (50.0, 45.1), (200.0, 179.0)]
-    found = Interval.of_pairs(pairs)
-    assert found is not None
-    assert found.spread < 0.02
-    apart = Interval.of_ratio(*zip(*pairs, strict=True))
-    assert apart is not None
-    assert apart.spread > 1
+    actual = Interval.of_pairs(pairs)
+    assert actual is not None
+    assert actual.spread < 0.02
+    separate = Interval.of_ratio(*zip(*pairs, strict=True))
+    assert separate is not None
+    assert separate.spread > 1
 
 
 @pytest.mark.parametrize("values", [[], [1.0, 2.0], [1.0, 2.0, 0.0], [1.0, math.nan, 2.0]])
@@ -53,10 +53,10 @@ def test_too_few_or_none_above_zero_say_nothing(values: list[float]) -> None:
 
 
 def test_equal_repeats_have_no_width() -> None:
-    found = Interval.of([5.0, 5.0, 5.0])
-    assert found is not None
-    assert (found.middle, found.low, found.high) == (pytest.approx(5.0), pytest.approx(5.0), pytest.approx(5.0))
-    assert found.percent() == "500 %"
+    actual = Interval.of([5.0, 5.0, 5.0])
+    assert actual is not None
+    assert (actual.middle, actual.low, actual.high) == (pytest.approx(5.0), pytest.approx(5.0), pytest.approx(5.0))
+    assert actual.percent() == "500 %"
 
 
 @pytest.mark.parametrize(("value", "half", "digits"), [(4123.0, 300.0, 2), (4123.0, 2.0, 3), (4123.0, 5000.0, 1)])

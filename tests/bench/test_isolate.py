@@ -30,7 +30,7 @@ InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"seconds": 0.09}, "--seconds 0.09"),
         ({"rate_per_s": 0.0}, "--rate 0"),
@@ -42,8 +42,8 @@ InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
         ({"segment_size_bytes": 16}, "--segment-size 16B"),
     ],
 )
-def test_what_cannot_work_names_the_flag(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_what_cannot_work_names_the_flag(settings: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reported)):
         IsolateSpec(**settings)
 
 
@@ -129,53 +129,53 @@ def test_a_brake_slows_down_to_a_rate() -> None:
 def test_both_sides_in_one_process(credit: bool, in_one_process: InOneProcess, tmp_path: Path) -> None:
     spec = IsolateSpec(seconds=0.1, rate_per_s=2000.0, record_bytes=1000, transport="unix")
     producer, consumer = in_one_process(produce, consume, {"spec": spec.as_dict(), "credit": credit}, tmp_path)
-    told = document(spec, Summaries(producer, consumer, ()))
-    assert told["delivered"], told["warnings"]
-    assert told["connections"] == 1
-    assert told["records_per_s"]["B.4"]["during"] == 0
+    reported = document(spec, Summaries(producer, consumer, ()))
+    assert reported["delivered"], reported["warnings"]
+    assert reported["connections"] == 1
+    assert reported["records_per_s"]["B.4"]["during"] == 0
     for subtask in SUBTASKS:
-        assert producer["expected"][subtask]["records"] == told["records"][subtask]
+        assert producer["expected"][subtask]["records"] == reported["records"][subtask]
 
 
 # ------------------------------------------------------------------------------------------------------------- results
 
 
 def test_rates_are_those_of_the_windows() -> None:
-    told = mode(sibling=0.5)
-    assert told["records_per_s"] == {
+    reported = mode(sibling=0.5)
+    assert reported["records_per_s"] == {
         "B.3": {"before": 1000.0, "during": 500.0, "after": 1000.0},
         "B.4": {"before": 1000.0, "during": 0.0, "after": 1000.0},
     }, "the burst at the start of the last phase is outside of its window"
-    assert told["sibling_kept"] == 0.5
-    assert told["delivered"] is True
-    assert told["connections"] == 1
-    assert told["windows_s"] == {"before": [0.1, 0.9], "during": [1.1, 1.9], "after": [2.1, 2.9]}
-    assert told["warnings"] == ["producer: a remark"]
-    series = told["series"]
+    assert reported["sibling_kept"] == 0.5
+    assert reported["delivered"] is True
+    assert reported["connections"] == 1
+    assert reported["windows_s"] == {"before": [0.1, 0.9], "during": [1.1, 1.9], "after": [2.1, 2.9]}
+    assert reported["warnings"] == ["producer: a remark"]
+    series = reported["series"]
     assert series["bin_s"] == 0.1
     assert series["records_per_s"]["B.4"] == [1000.0] * 10 + [0.0] * 10 + [5000.0] + [1000.0] * 9
     assert all(len(series[name][subtask]) == 30 for name in series if name != "bin_s" for subtask in SUBTASKS)
 
 
 def test_backpressure_is_that_of_the_windows() -> None:
-    told = mode()
-    assert told["backpressured_s"]["B.3"] == dict.fromkeys(PHASES, 0.0)
-    assert told["backpressured_s"]["B.4"] == pytest.approx({"before": 0.0, "during": 0.4, "after": 0.0})
-    assert told["backpressured_ms_per_s"]["B.4"] == pytest.approx({"before": 0.0, "during": 500.0, "after": 0.0})
-    assert told["series"]["backpressured_ms_per_s"]["B.4"] == pytest.approx([0.0] * 15 + [1000.0] * 5 + [0.0] * 10)
+    reported = mode()
+    assert reported["backpressured_s"]["B.3"] == dict.fromkeys(PHASES, 0.0)
+    assert reported["backpressured_s"]["B.4"] == pytest.approx({"before": 0.0, "during": 0.4, "after": 0.0})
+    assert reported["backpressured_ms_per_s"]["B.4"] == pytest.approx({"before": 0.0, "during": 500.0, "after": 0.0})
+    assert reported["series"]["backpressured_ms_per_s"]["B.4"] == pytest.approx([0.0] * 15 + [1000.0] * 5 + [0.0] * 10)
 
 
 def test_a_subtask_that_got_nothing_kept_nothing_to_speak_of() -> None:
-    told = mode(ticks={subtask: [0] * SPEC.ticks for subtask in SUBTASKS})
-    assert told["sibling_kept"] is None
-    assert verdict(SPEC, told) == "B.3 received nothing even before B.4 stalled"
-    assert plot(SPEC, told)[1].strip() == "B.3"
+    reported = mode(ticks={subtask: [0] * SPEC.ticks for subtask in SUBTASKS})
+    assert reported["sibling_kept"] is None
+    assert verdict(SPEC, reported) == "B.3 received nothing even before B.4 stalled"
+    assert plot(SPEC, reported)[1].strip() == "B.3"
 
 
 def test_what_was_not_delivered_is_told() -> None:
-    told = mode(problems={"B.3": [], "B.4": ["5 records were sent, 4 arrived"]})
-    assert told["delivered"] is False
-    assert "delivery to B.4: 5 records were sent, 4 arrived" in told["warnings"]
+    reported = mode(problems={"B.3": [], "B.4": ["5 records were sent, 4 arrived"]})
+    assert reported["delivered"] is False
+    assert "delivery to B.4: 5 records were sent, 4 arrived" in reported["warnings"]
 
 
 def test_two_connections_measure_nothing() -> None:
@@ -185,16 +185,16 @@ def test_two_connections_measure_nothing() -> None:
 
 def test_a_rate_that_was_not_reached_is_a_warning() -> None:
     slow = IsolateSpec(seconds=1.0, rate_per_s=1100.0)
-    told = document(slow, summaries(SPEC))["warnings"]
-    assert any("A.1 was to send 1100 records/s, B.3 got 1000 before B.4 was slowed down" in text for text in told)
-    assert sum("was to send" in text for text in told) == 4
+    reported = document(slow, summaries(SPEC))["warnings"]
+    assert any("A.1 was to send 1100 records/s, B.3 got 1000 before B.4 was slowed down" in text for text in reported)
+    assert sum("was to send" in text for text in reported) == 4
     assert document(IsolateSpec(seconds=1.0, rate_per_s=None), summaries(SPEC))["warnings"] == ["producer: a remark"]
 
 
 def test_a_process_that_stood_still_is_a_warning() -> None:
-    told = mode(late_ns=300 * MS)["warnings"]
-    assert any("the producer process was paused for 0.3 s" in text for text in told)
-    assert not any("consumer process" in text for text in told)
+    reported = mode(late_ns=300 * MS)["warnings"]
+    assert any("the producer process was paused for 0.3 s" in text for text in reported)
+    assert not any("consumer process" in text for text in reported)
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures

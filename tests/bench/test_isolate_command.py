@@ -31,19 +31,19 @@ def test_isolate_prints_one_json_document(
     measured: list[tuple[IsolateSpec, bool]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["isolate", "--seconds", "0.3", "--json", "--output", str(tmp_path / "new")]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told.keys() == {"credit_on", "credit_off", "settings", "host", "version"}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported.keys() == {"credit_on", "credit_off", "settings", "host", "version"}
     assert measured == [(IsolateSpec(seconds=0.3), True), (IsolateSpec(seconds=0.3), False)]
     contract = {
         "sibling_kept", "records_per_s", "backpressured_s", "backpressured_ms_per_s", "delivered", "connections",
         "series",
     }  # fmt: skip
     for key in ("credit_on", "credit_off"):
-        assert told[key].keys() >= contract
+        assert reported[key].keys() >= contract
         for name in ("records_per_s", "backpressured_s", "backpressured_ms_per_s"):
-            assert told[key][name].keys() == set(SUBTASKS)
-            assert all(phases.keys() == set(PHASES) for phases in told[key][name].values())
-    assert json.loads((tmp_path / "new" / "isolate.json").read_text()) == told
+            assert reported[key][name].keys() == set(SUBTASKS)
+            assert all(phases.keys() == set(PHASES) for phases in reported[key][name].values())
+    assert json.loads((tmp_path / "new" / "isolate.json").read_text()) == reported
     assert "netstack-bench isolate --seconds 0.3" in (tmp_path / "new" / "isolate.html").read_text(encoding="utf-8")
 
 
@@ -84,7 +84,7 @@ def test_isolate_prints_tables_and_where_the_picture_is(
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         (["--rate", "fast"], "--rate 'fast'"),
         (["--rate", "-1"], "--rate '-1'"),
@@ -97,13 +97,13 @@ def test_isolate_prints_tables_and_where_the_picture_is(
 )
 def test_bad_usage_is_exit_code_2(
     flags: list[str],
-    told: str,
+    reported: str,
     measured: list[tuple[IsolateSpec, bool]],
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     assert main(["isolate", "--output", str(tmp_path / "new"), *flags]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
     assert measured == []
     assert not (tmp_path / "new").exists()
 
@@ -148,13 +148,13 @@ def test_ctrl_c_keeps_the_mode_that_ended(
 def test_two_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = ["isolate", "--seconds", "0.3", "--rate", "2000", "--record-bytes", "1KiB", "--json"]
     assert main([*flags, "--output", str(tmp_path)]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     for key in ("credit_on", "credit_off"):
-        assert told[key]["delivered"]
-        assert told[key]["connections"] == 1
-        assert told[key]["records_per_s"]["B.4"]["during"] == 0, "a subtask that does not read takes nothing"
-        assert len(told[key]["series"]["records_per_s"]["B.3"]) == 9
-        assert min(told[key]["records"].values()) > 0
+        assert reported[key]["delivered"]
+        assert reported[key]["connections"] == 1
+        assert reported[key]["records_per_s"]["B.4"]["during"] == 0, "a subtask that does not read takes nothing"
+        assert len(reported[key]["series"]["records_per_s"]["B.3"]) == 9
+        assert min(reported[key]["records"].values()) > 0
 
 
 def test_figures_are_printed_though_their_page_cannot_be_written(

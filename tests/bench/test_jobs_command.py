@@ -73,10 +73,10 @@ def test_regions_that_are_killed(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < result["recover"]["recovery_ms"]["p50"] <= result["recover"]["recovery_ms"]["max"]
     assert result["deploy"][1]["growth"] > 0
     assert main(["jobs", *words[:2], "--kills", "1", *words[4:]]) == 0
-    shown = capsys.readouterr().out
-    assert "its region recovered after" in shown
-    assert "chained: one task" in shown
+    displayed = capsys.readouterr().out
+    assert "its region recovered after" in displayed
+    assert "chained: one task" in displayed
     assert main(["jobs", "--tasks", "4", "--kills", "0", "--rounds", "0", "--all-to-all", "2"]) == 0
-    shown = capsys.readouterr().out
-    assert "2 x 2" in shown
-    assert "chained" not in shown
+    displayed = capsys.readouterr().out
+    assert "2 x 2" in displayed
+    assert "chained" not in displayed

@@ -44,9 +44,9 @@ def test_a_few_busy_slices_are_flagged_and_many_make_a_warning() -> None:
     few, many = timeline([0, 300, 0, 0, 0]), timeline([0, 300, 900, 10, 10])
     assert busy_times(few) == [0.2]
     assert (is_busy(few), busy_warnings(few)) == (False, [])
-    (told,) = busy_warnings(many)
-    assert told.startswith("the machine was busy in 2 of 5 slices of the run: ")
-    assert "runnable without a processor for 244 ms of each second, and the host took 0 ms;" in told
+    (reported,) = busy_warnings(many)
+    assert reported.startswith("the machine was busy in 2 of 5 slices of the run: ")
+    assert "runnable without a processor for 244 ms of each second, and the host took 0 ms;" in reported
 
 
 def test_time_that_the_host_takes_counts_too() -> None:

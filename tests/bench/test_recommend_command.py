@@ -54,8 +54,8 @@ def runners(fake_result: FakeResult) -> Frontier:
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    (each,) = found["answers"]
+    actual: dict[str, Any] = json.loads(capsys.readouterr().out)
+    (each,) = actual["answers"]
     return dict(each)
 
 
@@ -91,17 +91,17 @@ def test_the_runs_of_a_pair_alternate_and_have_the_line_of_the_job(
 def test_a_long_line_gets_the_buffers_that_pay(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["--network", "10GbE:20ms", "--record-bytes", "64KiB"]
     assert main(["recommend", *line, "--json"], runners=runners) == 0
-    found = told(capsys)
+    actual = told(capsys)
     needed = 1.25 * 1.25e9 * 0.02 / (32 << 10)
-    assert f"floating_buffers_per_gate={int(needed) - 1}" in found["lines"]["a program"]
-    assert found["memory_bytes"] > needed * (32 << 10)
+    assert f"floating_buffers_per_gate={int(needed) - 1}" in actual["lines"]["a program"]
+    assert actual["memory_bytes"] > needed * (32 << 10)
 
 
 def test_what_cannot_be_reached_is_exit_code_1(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", "--throughput", "9GB/s", "--json"], runners=runners) == 1
-    found = told(capsys)
-    assert (found["is_reached"], found["is_decided"]) == (False, True)
-    assert found["sentence"].startswith("no timeout measured reaches 9,000 MB/s; nearest is ")
+    actual = told(capsys)
+    assert (actual["is_reached"], actual["is_decided"]) == (False, True)
+    assert actual["sentence"].startswith("no timeout measured reaches 9,000 MB/s; nearest is ")
 
 
 def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--p99", "1ms", "--throughput", "1MB/s"], "leave one out"),
         (["--network", "fast"], "write"),
@@ -121,10 +121,10 @@ def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.Captur
     ],
 )
 def test_what_does_not_go_together_is_bad_usage(
-    runners: Frontier, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+    runners: Frontier, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     assert main(["recommend", *flags], runners=runners) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def stored(folder: Path, rows: list[Row]) -> str:
@@ -140,10 +140,10 @@ def test_of_results_nothing_is_measured(
     grid = Grid(record_sizes=(8,), channels=(1,), repeats=5, exclusive_buffers=(3,))
     folder = stored(tmp_path / "sweep", fake_rows(grid, noise=0.01))
     assert main(["recommend", folder, "--json"], runners=runners) == 0
-    found = told(capsys)
-    assert found["buffer_timeout_s"] == 0.001
-    assert 0.9 < found["kept"]["low"] < 0.96 < found["kept"]["high"] < 1
-    assert found["buffers"].startswith("3 + 8 buffers")
+    actual = told(capsys)
+    assert actual["buffer_timeout_s"] == 0.001
+    assert 0.9 < actual["kept"]["low"] < 0.96 < actual["kept"]["high"] < 1
+    assert actual["buffers"].startswith("3 + 8 buffers")
     assert runners.specs == []
     assert main(["recommend", folder, "--p99", "15ms", "--json"], runners=runners) == 0
     assert told(capsys)["buffer_timeout_s"] in (0.001, 0.01)
@@ -163,7 +163,7 @@ def test_results_of_one_repeat_do_not_decide(
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "actual"),
     [
         ("10GbE:0.5ms", (1_250_000_000, 0.0005)),
         ("100MiB:10ms", (100 << 20, 0.01)),
@@ -174,25 +174,25 @@ def test_results_of_one_repeat_do_not_decide(
         ("25MB:0", (25_000_000, 0.0)),
     ],
 )
-def test_a_network_is_a_rate_and_a_round_trip(text: str, found: tuple[int | None, float]) -> None:
-    assert parse_network(text) == found
+def test_a_network_is_a_rate_and_a_round_trip(text: str, actual: tuple[int | None, float]) -> None:
+    assert parse_network(text) == actual
 
 
 @pytest.mark.parametrize("timeout_s", [None, 0.0, 0.0005, 0.1])
 def test_every_file_reads_its_lines(tmp_path: Path, timeout_s: float | None) -> None:
     spec = RunSpec(channels=100, floating_buffers=64, segment_size_bytes=64 << 10)
-    found = lines(spec, timeout_s)
-    program = found["a program"].split("\n")[0]
+    actual = lines(spec, timeout_s)
+    program = actual["a program"].split("\n")[0]
     config = eval(program, {"NetworkConfig": NetworkConfig})  # noqa: S307
     assert (config.floating_buffers_per_gate, config.segment_size_bytes) == (64, 64 << 10)
     assert config.memory_bytes == memory_bytes(spec) >= (100 * 2 + 64 + 100) * (64 << 10)
-    (tmp_path / "tm.toml").write_text(found["a TaskManager's TOML, for each slot"], encoding="utf-8")
+    (tmp_path / "tm.toml").write_text(actual["a TaskManager's TOML, for each slot"], encoding="utf-8")
     assert read_config(tmp_path / "tm.toml") == {"memory_bytes": memory_bytes(spec), "segment_size_bytes": 64 << 10}
     assert tomllib.loads((tmp_path / "tm.toml").read_text())["segment-size"] == "64KiB"
-    two = found["Flink 2.x, config.yaml"]
+    two = actual["Flink 2.x, config.yaml"]
     assert ("execution.buffer-timeout.enabled: false" in two) == (timeout_s is None)
     assert "buffers-per-channel" not in two, "it is a constant there"
-    one = found["Flink 1.x, config.yaml or flink-conf.yaml"]
+    one = actual["Flink 1.x, config.yaml or flink-conf.yaml"]
     assert "taskmanager.network.memory.floating-buffers-per-gate: 64" in one
     told_ms = {None: "-1 ms", 0.0: "0 ms", 0.0005: "1 ms", 0.1: "100 ms"}[timeout_s]
     assert f"execution.buffer-timeout: {told_ms}\n" in one
@@ -206,9 +206,9 @@ def test_what_behaves_as_flink_is_measured_so_and_set_so(
     assert {spec.acts_as for spec in runners.specs} == {profile}
     if profile == "flink":
         assert {spec.floating_buffers for spec in runners.specs} == {8}, "nobody can set them there"
-    found = told(capsys)["lines"]
-    config = eval(found["a program"].split("\n")[0], {"NetworkConfig": NetworkConfig})  # noqa: S307
-    (tmp_path / "tm.toml").write_text(found["a TaskManager's TOML, for each slot"], encoding="utf-8")
+    actual = told(capsys)["lines"]
+    config = eval(actual["a program"].split("\n")[0], {"NetworkConfig": NetworkConfig})  # noqa: S307
+    (tmp_path / "tm.toml").write_text(actual["a TaskManager's TOML, for each slot"], encoding="utf-8")
     daemon = taskmanager_config(read_config(tmp_path / "tm.toml")).network
     assert config.emulates == daemon.emulates == version
 
@@ -259,11 +259,11 @@ def test_a_stored_sweep_over_rates_knows_the_highest(
 @pytest.mark.long
 def test_a_real_small_run_says_something(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["recommend", "--p99", "10s", "--seconds", "0.2", "--budget", "40s", "--json"])
-    found = told(capsys)
+    actual = told(capsys)
     assert code in (0, 1)
-    assert (code == 0) == (found["is_decided"] and found["is_reached"])
-    assert found["passes"] >= 1
-    assert found["buffer_timeout_s"] in (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+    assert (code == 0) == (actual["is_decided"] and actual["is_reached"])
+    assert actual["passes"] >= 1
+    assert actual["buffer_timeout_s"] in (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 
 def test_ctrl_c_keeps_the_repeats_that_ended(
@@ -279,7 +279,7 @@ def test_ctrl_c_keeps_the_repeats_that_ended(
     monkeypatch.setattr(runners, "run_once", run_once)
     assert main(["recommend", "--json"], runners=runners) == 130
     printed = capsys.readouterr()
-    (found,) = json.loads(printed.out)["answers"]
-    assert found["passes"] == 1
-    assert not found["is_decided"]
+    (actual,) = json.loads(printed.out)["answers"]
+    assert actual["passes"] == 1
+    assert not actual["is_decided"]
     assert "stopped by Ctrl-C: the answer rests on the runs until then" in printed.err

@@ -31,7 +31,7 @@ class Machine:
     def measure(
         self, wanted: list[Measured], builds: list[str], repeats: int, seconds: float, tell: Any
     ) -> tuple[Rounds, int]:
-        found: Rounds = {}
+        actual: Rounds = {}
         for number in range(repeats):
             drift = self.rng.uniform(0.3, 3.0)
             for each in wanted:
@@ -39,27 +39,27 @@ class Machine:
                     if self.fails or (build and build not in builds):
                         continue
                     rate = 1e6 * drift * (self.ours if build else 1.0) * self.rng.uniform(0.99, 1.01)
-                    found.setdefault((each, build), {})[number] = {
+                    actual.setdefault((each, build), {})[number] = {
                         "records_per_s": rate,
                         "latency_us": {"p50": 1e8 / rate},
                         "cpu_s_per_gb": {"producer": 4e6 / rate, "consumer": 2e6 / rate},
                     }
-        return found, repeats if self.made is None else self.made
+        return actual, repeats if self.made is None else self.made
 
 
 @pytest.fixture(params=["python", "compiled"])
 def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Machine:
     """Whichever build this checkout has: one that is compiled measures both."""
-    found = Machine()
+    actual = Machine()
     monkeypatch.setattr(module, "build", SimpleNamespace(kind=request.param))
-    monkeypatch.setattr(module, "measure", found.measure)
-    return found
+    monkeypatch.setattr(module, "measure", actual.measure)
+    return actual
 
 
 def regress(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str, code: int = 0) -> dict[str, Any]:
     assert main(["regress", "--baseline", str(folder / "new" / "b.json"), *FLAGS, *flags]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    actual: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return actual
 
 
 def test_the_first_run_is_the_baseline_and_equal_ones_seldom_differ(
@@ -70,9 +70,9 @@ def test_the_first_run_is_the_baseline_and_equal_ones_seldom_differ(
     for seed in range(20):
         machine.rng = random.Random(seed)
         assert regress(capsys, tmp_path / str(seed))["changes"] == []
-        found = regress(capsys, tmp_path / str(seed))
-        assert len(found["changes"]) >= 3
-        verdicts.update(change["verdict"] for change in found["changes"])
+        actual = regress(capsys, tmp_path / str(seed))
+        assert len(actual["changes"]) >= 3
+        verdicts.update(change["verdict"] for change in actual["changes"])
     assert verdicts["same"] >= 0.97 * verdicts.total(), verdicts
 
 
@@ -82,13 +82,13 @@ def test_a_change_is_told_of_rates_and_of_latencies(
 ) -> None:
     regress(capsys, tmp_path)
     machine.ours = ours
-    found = regress(capsys, tmp_path, "--fail-on", "worse", code=code)
-    assert {change["verdict"] for change in found["changes"]} == {verdict}
-    rates = [change["row"] for change in found["changes"] if "async for" in change["row"]]
+    actual = regress(capsys, tmp_path, "--fail-on", "worse", code=code)
+    assert {change["verdict"] for change in actual["changes"]} == {verdict}
+    rates = [change["row"] for change in actual["changes"] if "async for" in change["row"]]
     assert {row.removesuffix(": CPU") for row in rates} < {*rates}, "each rate has its CPU beside it"
-    for change in found["changes"]:
+    for change in actual["changes"]:
         assert change["low"] < change["now"] / change["before"] < change["high"]
-    assert regress(capsys, tmp_path)["worse"] == found["worse"], "without --fail-on it only tells"
+    assert regress(capsys, tmp_path)["worse"] == actual["worse"], "without --fail-on it only tells"
     regress(capsys, tmp_path, "--save")
     assert {change["verdict"] for change in regress(capsys, tmp_path)["changes"]} != {verdict}
 
@@ -136,10 +136,10 @@ def test_a_round_that_failed_is_told_and_fails_a_check(
     regress(capsys, tmp_path)
 
     def measure(*arguments: Any) -> tuple[Rounds, int]:
-        found, made = machine.measure(*arguments)
-        key = next(key for key in found if key[1])
-        del found[key][0]
-        return found, made
+        actual, made = machine.measure(*arguments)
+        key = next(key for key in actual if key[1])
+        del actual[key][0]
+        return actual, made
 
     monkeypatch.setattr(module, "measure", measure)
     (failed,) = regress(capsys, tmp_path, "--fail-on", "worse", code=1)["failed"]
@@ -179,8 +179,8 @@ def test_what_the_baseline_has_and_this_run_does_not_is_told(
     regress(capsys, tmp_path)
     stored = json.loads(file.read_text())
     name = next(iter(stored["figures"]))
-    gone = name.rpartition(" [")[0] + " [another]"
-    stored["figures"] |= {gone: [1.0, 1.0, 1.0], "a row that was not asked for [python]": [1.0, 1.0, 1.0]}
+    lost = name.rpartition(" [")[0] + " [another]"
+    stored["figures"] |= {lost: [1.0, 1.0, 1.0], "a row that was not asked for [python]": [1.0, 1.0, 1.0]}
     file.write_text(json.dumps(stored))
     assert main(["regress", "--baseline", str(file), *FLAGS]) == 0
-    assert f"in the baseline, but not measured now: {gone}\n" in capsys.readouterr().err
+    assert f"in the baseline, but not measured now: {lost}\n" in capsys.readouterr().err

@@ -126,33 +126,35 @@ def test_warnings_that_differ_in_numbers_are_one(fake_rows: Rows) -> None:
 
 
 def test_one_repeat_names_two_candidates(fake_rows: Rows) -> None:
-    told = findings(fake_rows())[0]
-    assert told.startswith(
+    reported = findings(fake_rows())[0]
+    assert reported.startswith(
         "Buffer timeout: 1 ms or 10 ms, which these runs cannot separate: 1 ms keeps 96 % of the throughput at"
         " 100 ms, 10 ms 97 %."
         " Take 1 ms: it probably reaches 90 % of the throughput, and its p99 is 1.26 ms, not 10.3 ms."
     )
-    assert told.endswith("How far runs differ by chance is not known yet: that takes a second pass at least")
+    assert reported.endswith("How far runs differ by chance is not known yet: that takes a second pass at least")
     assert findings(fake_rows(Grid(timeouts_s=(0.1,))))[0].startswith("Throughput"), "one timeout is no choice"
 
 
 def test_repeats_that_do_not_decide_name_both_candidates_and_what_it_costs_to_know(fake_rows: Rows) -> None:
-    told = findings(fake_rows(Grid(repeats=3), noise=0.3))
-    assert re.search(r"Buffer timeout: (\S+ ms|0) or (\S+ ms), which these .* keeps \d+ % \(\d+ to \d+\) of", told[0])
-    assert re.search(r"Take .*\. To know takes about \d+ more passes", told[0])
-    assert [line.split(":")[0] for line in told[1:5]] == [
+    reported = findings(fake_rows(Grid(repeats=3), noise=0.3))
+    assert re.search(
+        r"Buffer timeout: (\S+ ms|0) or (\S+ ms), which these .* keeps \d+ % \(\d+ to \d+\) of", reported[0]
+    )
+    assert re.search(r"Take .*\. To know takes about \d+ more passes", reported[0])
+    assert [line.split(":")[0] for line in reported[1:5]] == [
         f"  {size} \u00b7 {channels} ch" for size in ("8 B", "1 KiB") for channels in (1, 16)
     ]
 
 
 def test_the_answer_of_several_workloads_has_its_range_and_each_of_them(fake_rows: Rows) -> None:
-    told = findings(fake_rows(Grid(repeats=3)))
+    reported = findings(fake_rows(Grid(repeats=3)))
     assert re.fullmatch(
         r"Buffer timeout: 1 ms keeps 9\d % \(9\d to 9\d\) of the throughput at 100 ms in every workload measured;"
         r" p99 up to 1\.2\d ms \(.*\) at 1,000 records/s",
-        told[0],
+        reported[0],
     )
-    assert re.fullmatch(r"  8 B \u00b7 1 ch: 1 ms keeps \d+ % \(\d+ to \d+\)", told[1])
+    assert re.fullmatch(r"  8 B \u00b7 1 ch: 1 ms keeps \d+ % \(\d+ to \d+\)", reported[1])
 
 
 def test_one_workload_that_differs_is_named_with_its_own_timeout(fake_rows: Rows) -> None:
@@ -160,15 +162,15 @@ def test_one_workload_that_differs_is_named_with_its_own_timeout(fake_rows: Rows
     for row in rows:
         if row["settings_record_bytes"] == 8 and row["settings_channels"] == 16:
             row["payload_mb_per_s"] *= 0.6 if row["settings_buffer_timeout_s"] == 0.001 else 1.0
-    told = findings(rows)[0]
+    reported = findings(rows)[0]
     assert re.search(
-        r"1 ms keeps .* in 3 of 4 workloads; 8 B . 16 ch differs: there it keeps 5\d %.*, set 10 ms;", told
+        r"1 ms keeps .* in 3 of 4 workloads; 8 B . 16 ch differs: there it keeps 5\d %.*, set 10 ms;", reported
     )
 
 
 def test_an_answer_of_one_line_has_its_figures(fake_rows: Rows) -> None:
-    told = findings(fake_rows(Grid(record_sizes=(8,), channels=(1,), repeats=5), noise=0.01))[0]
-    assert re.search(r": 1 ms keeps 9\d % \(.*\) of the throughput at 100 ms; .* MB/s .*; p99 1\.2", told)
+    reported = findings(fake_rows(Grid(record_sizes=(8,), channels=(1,), repeats=5), noise=0.01))[0]
+    assert re.search(r": 1 ms keeps 9\d % \(.*\) of the throughput at 100 ms; .* MB/s .*; p99 1\.2", reported)
 
 
 def test_latency_that_the_run_was_too_short_for_is_hollow(fake_rows: Rows) -> None:
@@ -185,9 +187,9 @@ def test_latency_that_the_run_was_too_short_for_is_hollow(fake_rows: Rows) -> No
 
 def test_failed_runs_and_warnings_are_shown_and_not_drawn(fake_rows: Rows) -> None:
     rows = fake_rows()
-    gone = next(number for number, row in enumerate(rows) if row["kind"] == "throughput")
-    rows[gone] = {**rows[gone], "error": "RunFailed: <consumer> & co", "delivered": False}
-    rows[gone + 1]["warnings"] = ["the machine was <busy>"]
+    lost = next(number for number, row in enumerate(rows) if row["kind"] == "throughput")
+    rows[lost] = {**rows[lost], "error": "RunFailed: <consumer> & co", "delivered": False}
+    rows[lost + 1]["warnings"] = ["the machine was <busy>"]
     page = build_report(rows, SWEEP)
     assert "1 run of 40 failed" in page
     assert "RunFailed: &lt;consumer&gt; &amp; co" in page
@@ -231,11 +233,11 @@ def test_other_settings_that_differ_make_lines_of_their_own(fake_rows: Rows) -> 
 
 def test_rows_from_different_machines_or_lengths_are_pointed_out(fake_rows: Rows) -> None:
     rows = fake_rows() + [{**row, "host_name": "other", "version": "9"} for row in fake_rows(Grid(seconds=2.0))]
-    told = "\n".join(Analysis(rows).remarks())
-    assert "different versions" in told
-    assert "different machines" in told
+    reported = "\n".join(Analysis(rows).remarks())
+    assert "different versions" in reported
+    assert "different machines" in reported
     assert "different" not in "\n".join(Analysis(fake_rows()).remarks())
-    assert "runs differ in seconds" in told
+    assert "runs differ in seconds" in reported
 
 
 def test_a_figure_is_the_median_of_what_is_there() -> None:
@@ -299,10 +301,10 @@ def test_repeats_that_disagree_are_told_at_the_top(fake_rows: Rows) -> None:
     assert noise_warnings(Analysis(rows)) == []
     wild = next(row for row in rows if row["kind"] == "throughput" and row["settings_channels"] == 16)
     wild["records_per_s"] *= 3
-    (told,) = noise_warnings(Analysis(rows))
-    assert re.match(r"Repeats disagree about throughput at 1 of 4 points: their range is \d{3}%", told)
+    (reported,) = noise_warnings(Analysis(rows))
+    assert re.match(r"Repeats disagree about throughput at 1 of 4 points: their range is \d{3}%", reported)
     page = build_report(rows, SWEEP)
-    assert page.index(told[:50]) < page.index('id="curves"')
+    assert page.index(reported[:50]) < page.index('id="curves"')
 
 
 def test_the_axes_say_what_they_count(fake_rows: Rows) -> None:
@@ -326,6 +328,6 @@ def test_a_long_name_of_an_axis_takes_two_lines_and_stays_inside() -> None:
     )
     for width, lines in ((350, 2), (900, 1)):
         root = ElementTree.fromstring(draw_plane(chart, width=width, height=300, direct_labels=False))
-        found = by_class(root, "axis")
-        assert len(found) == lines
-        assert max(float(each.get("y", "0")) for each in found) < 300
+        actual = by_class(root, "axis")
+        assert len(actual) == lines
+        assert max(float(each.get("y", "0")) for each in actual) < 300

@@ -65,17 +65,17 @@ def ask(
     The page stands in a frame, because a browser's window cannot be as narrow as a phone; it posts what it found.
     """
     body = f"const found = {{}}; {WORDS} {script}\nfound.errors = document.documentElement.dataset.errors ?? '';"
-    told = f"<script>(async () => {{ {body} parent.postMessage(JSON.stringify(found), '*'); }})()</script></body>"
-    (folder / "report.html").write_text(page.replace("</body>", told), encoding="utf-8")
+    reported = f"<script>(async () => {{ {body} parent.postMessage(JSON.stringify(found), '*'); }})()</script></body>"
+    (folder / "report.html").write_text(page.replace("</body>", reported), encoding="utf-8")
     (folder / "frame.html").write_text(
         "<!doctype html><script>onmessage = (e) => { document.documentElement.dataset.found = e.data; };</script>"
         f'<body style="margin:0"><iframe src="report.html{query}" style="border:0;width:{width_px}px;height:800px">',
         encoding="utf-8",
     )
     document = chromium_dump(chromium, folder / "frame.html", folder / "profile", budget_ms)
-    found = re.search(r'<html data-found="([^"]*)"', document)
-    assert found is not None, "the script did not come to its end"
-    return json.loads(unescape(found[1]))
+    actual = re.search(r'<html data-found="([^"]*)"', document)
+    assert actual is not None, "the script did not come to its end"
+    return json.loads(unescape(actual[1]))
 
 
 @pytest.fixture(name="one", scope="module")
@@ -125,7 +125,7 @@ def test_the_browser_test_would_notice_a_broken_script(chromium: str, tmp_path: 
 
 @pytest.mark.whole
 def test_a_choice_hides_its_marks_rows_and_charts(chromium: str, tmp_path: Path, one: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         one,
@@ -145,7 +145,7 @@ def test_a_choice_hides_its_marks_rows_and_charts(chromium: str, tmp_path: Path,
         found.again = [seen("#throughput .pt"), rows(), bends(line)];
         """,
     )
-    assert found == {
+    assert actual == {
         "panel": True,
         "before": [20, 80, 5],
         "after": [8, 32, 4],
@@ -160,7 +160,7 @@ def test_a_choice_hides_its_marks_rows_and_charts(chromium: str, tmp_path: Path,
 
 @pytest.mark.whole
 def test_the_frontier_is_that_of_what_is_shown(chromium: str, tmp_path: Path, one: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         one,
@@ -180,19 +180,19 @@ def test_the_frontier_is_that_of_what_is_shown(chromium: str, tmp_path: Path, on
         """,
     )
     numbers = re.compile(r"[\d.]+")
-    assert [float(x) for x in numbers.findall(found["untouched"])] == [
-        float(x) for x in numbers.findall(found["again"])
+    assert [float(x) for x in numbers.findall(actual["untouched"])] == [
+        float(x) for x in numbers.findall(actual["again"])
     ]
-    assert found["other"] != found["untouched"]
-    assert found["corners"] > found["single"] == 2
-    assert found["left"] == 4
-    assert found["last"], "the last value of a setting cannot be taken away"
-    assert found["errors"] == ""
+    assert actual["other"] != actual["untouched"]
+    assert actual["corners"] > actual["single"] == 2
+    assert actual["left"] == 4
+    assert actual["last"], "the last value of a setting cannot be taken away"
+    assert actual["errors"] == ""
 
 
 @pytest.mark.whole
 def test_axes_close_in_on_what_is_shown_and_come_back(chromium: str, tmp_path: Path, one: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         one,
@@ -223,19 +223,19 @@ def test_axes_close_in_on_what_is_shown_and_come_back(chromium: str, tmp_path: P
         found.moved = before.filter((each, place) => each !== after[place]);
         """,
     )
-    assert found["whole"] == ["0", "1 M", "2 M", "3 M", "4 M", "5 M"]
-    assert found["closer"] == ["0", "1 M", "2 M"]
-    assert 0 < found["raised"] < 150, "one in two thirds of the height, after nine tenths"
-    assert found["shared"] == 1, "the tabs of a figure keep one axis"
-    assert found["apart"] >= 14
-    assert found["labels"] == ["0", "1 ms", "10 ms", "100 ms"]
-    assert found["moved"] == []
-    assert found["errors"] == ""
+    assert actual["whole"] == ["0", "1 M", "2 M", "3 M", "4 M", "5 M"]
+    assert actual["closer"] == ["0", "1 M", "2 M"]
+    assert 0 < actual["raised"] < 150, "one in two thirds of the height, after nine tenths"
+    assert actual["shared"] == 1, "the tabs of a figure keep one axis"
+    assert actual["apart"] >= 14
+    assert actual["labels"] == ["0", "1 ms", "10 ms", "100 ms"]
+    assert actual["moved"] == []
+    assert actual["errors"] == ""
 
 
 @pytest.mark.whole
 def test_sweeps_are_switched(chromium: str, tmp_path: Path, two: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         two,
@@ -251,16 +251,16 @@ def test_sweeps_are_switched(chromium: str, tmp_path: Path, two: str) -> None:
         found.twins = all(`.legend [data-series="0"]`).map((each) => each.getAttribute("aria-pressed"));
         """,
     )
-    assert found["both"] == [8, 2, 1]
-    assert found["first"] == [4, 1, 0]
-    assert found["told"] == "120 of 240 runs shown"
-    assert found["hidden"] == 7
-    assert set(found["twins"]) == {"false"}
-    assert found["errors"] == ""
+    assert actual["both"] == [8, 2, 1]
+    assert actual["first"] == [4, 1, 0]
+    assert actual["told"] == "120 of 240 runs shown"
+    assert actual["hidden"] == 7
+    assert set(actual["twins"]) == {"false"}
+    assert actual["errors"] == ""
 
 
 def test_one_view_is_shown_and_follows_the_choice(chromium: str, tmp_path: Path, hosts: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         hosts,
@@ -279,7 +279,7 @@ def test_one_view_is_shown_and_follows_the_choice(chromium: str, tmp_path: Path,
         found.last = head();
         """,
     )
-    assert found == {
+    assert actual == {
         "start": [1, 3 * 81, "8 B \u00b7 1 ch, timeout 0"],
         "next": [1, "8 B \u00b7 1 ch, timeout 1 ms"],
         "chosen": [1, "1 KiB \u00b7 1 ch, timeout 0", 10],
@@ -291,7 +291,7 @@ def test_one_view_is_shown_and_follows_the_choice(chromium: str, tmp_path: Path,
 
 @pytest.mark.whole
 def test_values_over_time_are_told_at_the_cursor(chromium: str, tmp_path: Path, one: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         one,
@@ -309,10 +309,10 @@ def test_values_over_time_are_told_at_the_cursor(chromium: str, tmp_path: Path, 
         found.hidden = tip.hidden;
         """,
     )
-    assert re.fullmatch(r"0\.00 s\nproducer  \d+%", found["first"])
-    assert re.fullmatch(r"0\.\d\d s\nproducer  \d+%", found["later"])
-    assert found["first"] != found["later"]
-    assert (found["shown"], found["hidden"], found["errors"]) == (True, True, "")
+    assert re.fullmatch(r"0\.00 s\nproducer  \d+%", actual["first"])
+    assert re.fullmatch(r"0\.\d\d s\nproducer  \d+%", actual["later"])
+    assert actual["first"] != actual["later"]
+    assert (actual["shown"], actual["hidden"], actual["errors"]) == (True, True, "")
 
 
 @pytest.mark.whole
@@ -321,7 +321,7 @@ def test_values_over_time_are_told_at_the_cursor(chromium: str, tmp_path: Path, 
 def test_nothing_is_wider_than_the_screen(
     chromium: str, tmp_path: Path, request: pytest.FixtureRequest, which: str, width_px: int
 ) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         request.getfixturevalue(which),
@@ -337,9 +337,9 @@ def test_nothing_is_wider_than_the_screen(
         """,
         width_px,
     )
-    assert found["content"] <= found["width"] <= width_px
-    assert found["over"] == []
-    assert found["errors"] == ""
+    assert actual["content"] <= actual["width"] <= width_px
+    assert actual["over"] == []
+    assert actual["errors"] == ""
 
 
 def test_without_a_script_everything_is_there(chromium: str, tmp_path: Path, hosts: str) -> None:
@@ -378,15 +378,15 @@ def test_labels_of_the_frontier_do_not_touch(chromium: str, tmp_path: Path, fake
     }
     """
     for width_px in (DESK_PX, PHONE_PX):
-        found = ask(chromium, tmp_path, page, script, width_px)
-        assert found["tags"] > 4
-        assert found["touching"] == []
-        assert found["errors"] == ""
+        actual = ask(chromium, tmp_path, page, script, width_px)
+        assert actual["tags"] > 4
+        assert actual["touching"] == []
+        assert actual["errors"] == ""
 
 
 @pytest.mark.whole
 def test_a_button_is_a_button_below_its_own_table(chromium: str, tmp_path: Path, hosts: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         hosts,
@@ -400,12 +400,12 @@ def test_a_button_is_a_button_below_its_own_table(chromium: str, tmp_path: Path,
         found.maps = all("#hosts .view[open] .map").map(below);
         """,
     )
-    assert found == {"high": found["high"], "maps": [True] * 3, "errors": ""}
-    assert 10 < found["high"] < 32
+    assert actual == {"high": actual["high"], "maps": [True] * 3, "errors": ""}
+    assert 10 < actual["high"] < 32
 
 
 def test_no_heading_is_under_the_chooser(chromium: str, tmp_path: Path, hosts: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         hosts,
@@ -421,7 +421,7 @@ def test_no_heading_is_under_the_chooser(chromium: str, tmp_path: Path, hosts: s
         found.stuck = document.querySelector("#choose").getBoundingClientRect().top < 20;
         """,
     )
-    assert found == {"covered": [], "stuck": True, "errors": ""}
+    assert actual == {"covered": [], "stuck": True, "errors": ""}
 
 
 SAVED = """
@@ -435,7 +435,7 @@ const press = (root, label) => all(".export button", root).find((each) => each.t
 
 @pytest.mark.whole
 def test_charts_and_tables_are_saved_as_they_are_shown(chromium: str, tmp_path: Path, one: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         one,
@@ -460,19 +460,19 @@ def test_charts_and_tables_are_saved_as_they_are_shown(chromium: str, tmp_path: 
         """,
         budget_ms=60_000_000,  # a picture is painted in real time, which this clock does not wait for: turns to wait in
     )
-    assert found["errors"] == ""
-    assert found["names"] == [
+    assert actual["errors"] == ""
+    assert actual["names"] == [
         "throughput-against-buffer-timeout.svg",
         "throughput-kept-against-100-ms.csv",
         "throughput-against-buffer-timeout.png",
     ]
-    assert found["kinds"] == ["image/svg+xml", "text/csv", "image/png"]
-    assert found["drawn"] == 2, "the lines that were not chosen are left out"
-    lines = found["csv"].splitlines()
+    assert actual["kinds"] == ["image/svg+xml", "text/csv", "image/png"]
+    assert actual["drawn"] == 2, "the lines that were not chosen are left out"
+    lines = actual["csv"].splitlines()
     assert len(lines) == 3
     assert all(line.count(",") == lines[0].count(",") for line in lines)
-    assert found["size"] == [1160, 760]
-    assert found["colours"] > 20, "a drawing, not an empty sheet"
+    assert actual["size"] == [1160, 760]
+    assert actual["colours"] > 20, "a drawing, not an empty sheet"
 
 
 @pytest.mark.whole
@@ -487,7 +487,7 @@ def test_the_choice_is_in_the_address(chromium: str, tmp_path: Path, one: str) -
 
 @pytest.mark.whole
 def test_the_keyboard_reaches_the_tables_soon_and_every_mark(chromium: str, tmp_path: Path, one: str) -> None:
-    found = ask(
+    actual = ask(
         chromium,
         tmp_path,
         one,
@@ -511,9 +511,9 @@ def test_the_keyboard_reaches_the_tables_soon_and_every_mark(chromium: str, tmp_
         found.told = !document.querySelector("#tip").hidden;
         """,
     )
-    assert found["errors"] == ""
-    assert 10 < found["before"] < 75
-    assert (found["inChart"], found["visited"], found["told"]) == (1, True, True)
+    assert actual["errors"] == ""
+    assert 10 < actual["before"] < 75
+    assert (actual["inChart"], actual["visited"], actual["told"]) == (1, True, True)
 
 
 @pytest.mark.whole

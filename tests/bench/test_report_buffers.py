@@ -78,22 +78,22 @@ def test_the_buffers_of_all_channels_count(fake_rows: Rows) -> None:
 
 
 def test_the_finding_tells_what_is_needed_what_few_reached_and_from_where_on_it_is_enough(fake_rows: Rows) -> None:
-    told = findings(fake_rows(grid(), noise=0.0))[-1]
-    assert told == (
+    reported = findings(fake_rows(grid(), noise=0.0))[-1]
+    assert reported == (
         "Buffers at 10 ms round trip: 32 x 32 KiB needed to fill the link (bandwidth-delay product 1 MiB ="
         " 100 MiB/s x 10 ms); with 10 buffers it reached 31%, from 32 on 100%"
     )
 
 
 def test_where_even_the_most_is_too_few_the_finding_says_so(fake_rows: Rows) -> None:
-    told = findings(fake_rows(grid(floating_buffers=(1, 8)), noise=0.0))[-1]
-    assert told.endswith("with 10 buffers it reached 31%, with 16, the highest number measured, 50%")
+    reported = findings(fake_rows(grid(floating_buffers=(1, 8)), noise=0.0))[-1]
+    assert reported.endswith("with 10 buffers it reached 31%, with 16, the highest number measured, 50%")
 
 
 def test_where_the_least_is_enough_the_finding_says_so(fake_rows: Rows) -> None:
-    told = findings(fake_rows(grid(round_trips_s=(0.0001,)), noise=0.0))[-1]
-    assert "0.32 x 32 KiB needed" in told
-    assert told.endswith("; from 1 on it reached 100%")
+    reported = findings(fake_rows(grid(round_trips_s=(0.0001,)), noise=0.0))[-1]
+    assert "0.32 x 32 KiB needed" in reported
+    assert reported.endswith("; from 1 on it reached 100%")
 
 
 def test_without_a_link_rate_the_best_at_any_round_trip_is_the_rate(fake_rows: Rows) -> None:
@@ -120,9 +120,9 @@ def test_a_finding_of_a_bare_transport_tells_the_least_that_is_enough(fake_rows:
 
 def test_at_most_three_links_are_told_each_by_its_fastest_records(fake_rows: Rows) -> None:
     many = grid(round_trips_s=(0.0, 0.001, 0.01, 0.1), record_sizes=(8, 1024))
-    found = curves(fake_rows(many))
-    assert len(found) == 8
-    topics = [topic for topic, _, _ in buffer_findings(found)]
+    actual = curves(fake_rows(many))
+    assert len(actual) == 8
+    topics = [topic for topic, _, _ in buffer_findings(actual)]
     assert topics == ["Buffers at 1 ms round trip", "Buffers at 10 ms round trip", "Buffers at 100 ms round trip"]
 
 

@@ -89,8 +89,8 @@ def test_nines_are_equally_far_apart() -> None:
 
 
 def test_each_line_has_a_chart_with_a_curve_for_each_timeout(fake_rows: Rows) -> None:
-    found = section(percentiles_section, fake_rows())
-    charts = drawings(found)
+    actual = section(percentiles_section, fake_rows())
+    charts = drawings(actual)
     assert len(charts) == 2 * 4
     for chart in charts:
         assert len(by_class(chart, "series")) == 5
@@ -99,7 +99,7 @@ def test_each_line_has_a_chart_with_a_curve_for_each_timeout(fake_rows: Rows) ->
         assert below == ["50", "90", "99", "99.9", "99.99", "max"]
     ticks = [float(each.get("x", "")) for each in by_class(charts[0], "tick")][-4:]
     assert ticks[1] - ticks[0] == pytest.approx(ticks[2] - ticks[1], abs=0.2)
-    assert found.count("</li>") == 5, "one legend for all"
+    assert actual.count("</li>") == 5, "one legend for all"
 
 
 def test_a_curve_never_falls_and_shares_its_axis(fake_rows: Rows) -> None:
@@ -115,21 +115,21 @@ def test_a_curve_never_falls_and_shares_its_axis(fake_rows: Rows) -> None:
 def test_a_percentile_without_a_record_above_it_is_hollow(fake_rows: Rows) -> None:
     rows = fake_rows(Grid(**ONE_POINT, seconds=2.0))
     chart = drawings(section(percentiles_section, rows))[0]
-    told = [each.get("data-tooltip", "") for each in by_class(chart, "hollow")]
-    assert len(told) == 1
-    assert "p99.99" in told[0]
-    assert "of 2,000 records: less than one lies above" in told[0]
+    reported = [each.get("data-tooltip", "") for each in by_class(chart, "hollow")]
+    assert len(reported) == 1
+    assert "p99.99" in reported[0]
+    assert "of 2,000 records: less than one lies above" in reported[0]
 
 
 def test_with_one_timeout_the_curves_are_the_lines(fake_rows: Rows) -> None:
-    found = section(percentiles_section, fake_rows(Grid(timeouts_s=(0.1,))))
-    assert "Buffer timeout 100 ms" in found
-    assert len(by_class(drawings(found)[0], "series")) == 4
+    actual = section(percentiles_section, fake_rows(Grid(timeouts_s=(0.1,))))
+    assert "Buffer timeout 100 ms" in actual
+    assert len(by_class(drawings(actual)[0], "series")) == 4
 
 
 def test_without_latency_runs_it_is_that_under_load(fake_rows: Rows) -> None:
-    found = section(percentiles_section, fake_rows(Grid(latency_seconds=0)))
-    assert "Sampled under full load" in found
+    actual = section(percentiles_section, fake_rows(Grid(latency_seconds=0)))
+    assert "Sampled under full load" in actual
     bare = [{name: value for name, value in row.items() if "latency" not in name} for row in fake_rows()]
     assert section(percentiles_section, bare) == section(frontier_section, bare) == ""
 
@@ -184,8 +184,8 @@ def test_pairs_are_maps_of_throughput_and_latency(fake_rows: Rows, on_hosts: OnH
     assert p50[1].endswith("<small>&plusmn; 45.0 \u00b5s</small>") or "&plusmn; 45" in p50[1]
     assert "&plusmn;" not in p50[0], "one host, one clock"
     latency = next(row for row in rows if row["kind"] == "latency")
-    told = [format_latency(pair["latency_us"]["p50"]).replace("us", "\u00b5s") for pair in latency["pairs"]]
-    assert any(text in p50[1] for text in told)
+    reported = [format_latency(pair["latency_us"]["p50"]).replace("us", "\u00b5s") for pair in latency["pairs"]]
+    assert any(text in p50[1] for text in reported)
     assert page.count("sources</th>") == 1
     assert "\u2212130 \u00b5s &plusmn; 22.5 \u00b5s" in page
     assert ">idle<" not in page, "a column that no host has is left out"
@@ -391,7 +391,7 @@ def test_a_plane_leaves_out_what_a_logarithm_cannot_show() -> None:
 
 def test_a_host_whose_pairs_are_slow_is_named_where_there_are_three() -> None:
     def pairs(slow: str, hosts: tuple[str, ...] = HOSTS) -> list[Row]:
-        found = [
+        actual = [
             {
                 "source_host": a,
                 "sink_host": b,
@@ -401,7 +401,7 @@ def test_a_host_whose_pairs_are_slow_is_named_where_there_are_three() -> None:
             for a in hosts
             for b in hosts
         ]
-        return [{"pairs": found}]
+        return [{"pairs": actual}]
 
     assert slow_host(pairs("beta")).startswith("Records to and from beta take 9 ms (median")
     assert slow_host(pairs("nobody")) == ""

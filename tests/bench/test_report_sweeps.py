@@ -103,9 +103,9 @@ def test_the_command_puts_folders_into_one_page(
     assert not (a / REPORT).exists()
     out = tmp_path / "elsewhere.html"
     assert main(["report", str(a), str(b), "--output", str(out), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["report"] == str(out)
-    assert {row["sweep"] for row in told["rows"]} == {"A", "B"}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["report"] == str(out)
+    assert {row["sweep"] for row in reported["rows"]} == {"A", "B"}
     assert main(["report", str(a), "--output", str(out)]) == 0
     assert "2 sweeps" not in out.read_text(encoding="utf-8")
     capsys.readouterr()

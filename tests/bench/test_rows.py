@@ -134,8 +134,8 @@ def test_a_sample_finds_its_row(channels: int, keyed: bool) -> None:
         seen[lane] += 1
     for at in (0, 22, 23, 45, 46, 69):
         keys = source.sample_keys(np.array([at], dtype=np.int64))
-        found = verifier.arrivals.sampled_latency(verifier.sample_keys(keys), np.array([0], dtype=np.int64), 0)
-        assert found.max_ns == arrival[at]
+        actual = verifier.arrivals.sampled_latency(verifier.sample_keys(keys), np.array([0], dtype=np.int64), 0)
+        assert actual.max_ns == arrival[at]
     assert verifier.received_records == 70
 
 
@@ -160,10 +160,10 @@ def test_columnar_batches_are_cut_and_proven() -> None:
             verifier.feed_arrow(turn % 2, copy, 1000 * turn)
         verifier.finish()
         keys = source.sample_keys(np.array([0, 9, 10, 24, 25, 64], dtype=np.int64))
-        found = verifier.arrivals.sampled_latency(keys, np.zeros(6, dtype=np.int64), 0)
+        actual = verifier.arrivals.sampled_latency(keys, np.zeros(6, dtype=np.int64), 0)
         if order == range(8):
-            assert found.count == 6
-            assert found.max_ns == 7000
+            assert actual.count == 6
+            assert actual.max_ns == 7000
         return verifier.problems(expected)
 
     assert verdict(range(8)) == []

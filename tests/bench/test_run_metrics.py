@@ -79,8 +79,8 @@ async def test_waits_are_counted_from_the_start_to_the_stop(
             await RecordReader(gate).__anext__()
         await trio.sleep(3)
     await trio.sleep(7)
-    found = observation.result()
-    assert found["netstack_input_idle_ms_per_second"] == pytest.approx(250, rel=0.02)
+    actual = observation.result()
+    assert actual["netstack_input_idle_ms_per_second"] == pytest.approx(250, rel=0.02)
     gate.close()
 
 
@@ -118,11 +118,11 @@ async def test_a_long_timeline_keeps_every_second_sample(
     producer.create_partition("p", subpartitions=1)
     async with observing(producer, clock_ns(), trio.sleep) as observation:
         await trio.sleep(1000 * PERIOD_S)
-    found = [sample["t_s"] for sample in observation.timeline()]
-    assert 100 < len(found) <= 240
-    steps = [after - before for before, after in itertools.pairwise(found)]
+    actual = [sample["t_s"] for sample in observation.timeline()]
+    assert 100 < len(actual) <= 240
+    steps = [after - before for before, after in itertools.pairwise(actual)]
     assert max(steps) == pytest.approx(8 * PERIOD_S)
-    assert found[-1] == pytest.approx(1000 * PERIOD_S, rel=0.01)
+    assert actual[-1] == pytest.approx(1000 * PERIOD_S, rel=0.01)
 
 
 async def test_samples_are_not_timed_by_the_loop(mock_clock: MockClock) -> None:

@@ -81,7 +81,7 @@ def test_results_older_than_the_metrics_are_printed_too(fake_result: FakeResult)
 
 
 @pytest.mark.parametrize(
-    ("waits", "spec", "told"),
+    ("waits", "spec", "reported"),
     [
         (waited(10, 900, 20), RunSpec(), "the consumer; the producer waits for it"),
         (waited(0, 5, 600), RunSpec(), "the producer; the consumer waits for it"),
@@ -95,8 +95,8 @@ def test_results_older_than_the_metrics_are_printed_too(fake_result: FakeResult)
         (waited(600, 300, 0), RunSpec(rate_per_s=1000.0), "the consumer"),
     ],
 )
-def test_who_is_the_bottleneck(waits: dict[str, Any], spec: RunSpec, told: str) -> None:
-    assert bottleneck(waits, spec).startswith(f"bottleneck: {told}")
+def test_who_is_the_bottleneck(waits: dict[str, Any], spec: RunSpec, reported: str) -> None:
+    assert bottleneck(waits, spec).startswith(f"bottleneck: {reported}")
 
 
 def test_a_side_that_was_not_measured_tells_no_bottleneck() -> None:

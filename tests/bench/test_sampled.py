@@ -15,17 +15,17 @@ from netstack_bench.verifier import Order
 
 def deliveries(source: Source, form: str, sizes: list[int]) -> list[Any]:
     """Batches of so many records each, as a consumer gets them; their memory is their own."""
-    found: list[Any] = []
+    actual: list[Any] = []
     first = 0
     for size in sizes:
         if form == "record":
-            found.append(source.records(first, size))
+            actual.append(source.records(first, size))
         elif form == "batch":
-            found.append(np.array(source.array(first, size)))
+            actual.append(np.array(source.array(first, size)))
         else:
-            found += source.arrow(first, size)
+            actual += source.arrow(first, size)
         first += size
-    return found
+    return actual
 
 
 def verify(form: str, record_bytes: int, fed: list[Any]) -> SampledVerifier:
@@ -61,8 +61,8 @@ def test_damage_is_found_in_what_was_looked_at(at: int, words: int) -> None:
     source = Source(8 * words, 64)
     fed = deliveries(source, "batch", [20] * (3 * EVERY))
     fed[at][7, 9] ^= 1
-    found = verify("batch", 8 * words, fed).problems(source.expected(60 * EVERY))
-    assert bool(found) is (at % EVERY == 0)
+    actual = verify("batch", 8 * words, fed).problems(source.expected(60 * EVERY))
+    assert bool(actual) is (at % EVERY == 0)
     assert SampledVerifier(record_bytes=8).verified == f"1 in {EVERY}"
 
 

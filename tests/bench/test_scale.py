@@ -27,10 +27,10 @@ def test_no_more_of_them_than_asked() -> None:
 
 def test_record_i_comes_through_channel_i_whatever_the_number_of_connections() -> None:
     spec = RunSpec(channels=6, connections=3)
-    found = descriptors_of(spec, "a:1 b:1 c:1")
-    assert [each.address for each in found] == ["a:1", "b:1", "c:1"] * 2
-    assert [each.subpartition for each in found] == [0, 0, 0, 1, 1, 1]
-    assert {each.partition_id for each in found} == {PARTITION}
+    actual = descriptors_of(spec, "a:1 b:1 c:1")
+    assert [each.address for each in actual] == ["a:1", "b:1", "c:1"] * 2
+    assert [each.subpartition for each in actual] == [0, 0, 0, 1, 1, 1]
+    assert {each.partition_id for each in actual} == {PARTITION}
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_points_until_ctrl_c_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(command, "_pair", pair)
     assert main(["scale", "--json"]) == 130
     printed = capsys.readouterr()
-    found = json.loads(printed.out)
-    assert [len(found[axis]) for axis in command.AXES] == [1, 0, 0]
-    assert found["stopped"] == "Ctrl-C"
+    actual = json.loads(printed.out)
+    assert [len(actual[axis]) for axis in command.AXES] == [1, 0, 0]
+    assert actual["stopped"] == "Ctrl-C"
     assert "stopped by Ctrl-C: the results until then are shown" in printed.err
 
 

@@ -127,8 +127,8 @@ def test_a_step_that_comes_to_something_else_fails_the_command(
 @pytest.mark.slow
 def test_one_wrong_repeat_is_enough() -> None:
     results = iter([3, 4, 3, 4, 3, 3])
-    found = measuring.time_step(lambda _: Trial(lambda: {"made": next(results)}, {"made": 3}), (1, 2), (3, 3))
-    assert [timing.facts for timing in found] == [{"made": 3}, {"made": 4}]
+    actual = measuring.time_step(lambda _: Trial(lambda: {"made": next(results)}, {"made": 3}), (1, 2), (3, 3))
+    assert [timing.facts for timing in actual] == [{"made": 3}, {"made": 4}]
 
 
 def test_a_cluster_times_every_step_and_counts_what_it_carries_out() -> None:

@@ -96,9 +96,9 @@ def test_processes_are_measured_with_their_descendants() -> None:
 @pytest.mark.whole
 def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def more(**shape: int) -> list[dict[str, int]]:
-        found = expected(**shape)
-        found[0]["rows"] += 1
-        return found
+        actual = expected(**shape)
+        actual[0]["rows"] += 1
+        return actual
 
     monkeypatch.setattr(measure, "expected", more)
     words = ["--bytes", "1MiB", "--repeats", "1", "--mode", "blocking", "--compression", "none", "--no-half"]
@@ -120,8 +120,8 @@ def test_shuffles_until_ctrl_c_are_shown(monkeypatch: pytest.MonkeyPatch, capsys
     words = ["--bytes", "1MiB", "--repeats", "2", "--mode", "blocking", "--compression", "none", "--no-half", "--json"]
     assert main(["shuffle", *words]) == 130
     printed = capsys.readouterr()
-    found = json.loads(printed.out)
-    assert ([len(runs) for runs in found["modes"].values()], found["stopped"]) == ([1], "Ctrl-C")
+    actual = json.loads(printed.out)
+    assert ([len(runs) for runs in actual["modes"].values()], actual["stopped"]) == ([1], "Ctrl-C")
     assert "stopped by Ctrl-C: the results until then are shown" in printed.err
 
 

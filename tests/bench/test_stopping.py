@@ -25,14 +25,14 @@ MEASUREMENTS = [
 
 
 def processes_of_session(session: int) -> list[int]:
-    found = []
+    actual = []
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit() and os.getsid(int(entry)) == session:
-                found.append(int(entry))
+                actual.append(int(entry))
         except ProcessLookupError:
             continue
-    return found
+    return actual
 
 
 @pytest.mark.whole
@@ -50,10 +50,10 @@ def test_sigterm_leaves_neither_folders_nor_processes(words: str, starter: list[
         while running.poll() is None and not any(scratch.glob("netstack-*")):  # it has begun; other files are Python's
             pass
         running.send_signal(signal.SIGTERM)
-        _, told = running.communicate(timeout=120)
-    assert running.returncode == 128 + signal.SIGTERM, told
-    assert b"stopped by SIGTERM" in told
-    assert b"Traceback" not in told
+        _, reported = running.communicate(timeout=120)
+    assert running.returncode == 128 + signal.SIGTERM, reported
+    assert b"stopped by SIGTERM" in reported
+    assert b"Traceback" not in reported
     assert list(scratch.iterdir()) == []
     assert processes_of_session(running.pid) == []
 

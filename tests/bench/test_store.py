@@ -194,7 +194,7 @@ def test_a_document_of_repeats_is_read_as_its_runs(tmp_path: Path, fake_result: 
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reported"),
     [
         ("x.json", b"nonsense", "not JSON"),
         ("x.json", b"[1]", "no settings"),
@@ -204,9 +204,9 @@ def test_a_document_of_repeats_is_read_as_its_runs(tmp_path: Path, fake_result: 
         ("x.parquet", b"PAR1", "not a Parquet file"),
     ],
 )
-def test_what_is_not_results_is_refused_by_name(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+def test_what_is_not_results_is_refused_by_name(tmp_path: Path, name: str, content: bytes, reported: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(StoreError, match=told) as caught:
+    with pytest.raises(StoreError, match=reported) as caught:
         read_rows(tmp_path / name)
     assert name in str(caught.value)
 

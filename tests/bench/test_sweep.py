@@ -91,8 +91,8 @@ def test_a_place_where_no_run_can_be_made_ends_the_sweep(tmp_path: Path, fake_re
 
 
 def test_failures_in_a_row_that_are_alike_end_the_sweep(tmp_path: Path, fake_result: FakeResult) -> None:
-    gone: dict[int, Any] = {number: NetstackError("host b is gone") for number in (1, 2, 4, 5, 6, 7, 8)}
-    result = sweep(tmp_path, Runner(fake_result, gone), replace(GRID, repeats=2))
+    lost: dict[int, Any] = {number: NetstackError("host b is gone") for number in (1, 2, 4, 5, 6, 7, 8)}
+    result = sweep(tmp_path, Runner(fake_result, lost), replace(GRID, repeats=2))
     assert (result.made, result.failed) == (8, 7)  # two, and five in a row
     assert "host b is gone" in result.hopeless
 
@@ -195,19 +195,19 @@ def test_what_could_not_be_computed_is_absent(tmp_path: Path, fake_result: FakeR
 
 
 def test_progress_hears_of_every_run(tmp_path: Path, fake_result: FakeResult) -> None:
-    heard: list[tuple[str, int]] = []
+    received: list[tuple[str, int]] = []
 
     class Progress:
         def begin(self, run: PlannedRun) -> None:
-            heard.append(("begin", run.order))
+            received.append(("begin", run.order))
 
         def end(self, run: PlannedRun, row: Row) -> None:
-            heard.append(("end", run.order))
+            received.append(("end", run.order))
 
     with Store(tmp_path) as store:
         make_runs(GRID, store, Runner(fake_result), progress=Progress())
         assert pending(GRID, store) == []
-    assert heard == [(what, order) for order in range(8) for what in ("begin", "end")]
+    assert received == [(what, order) for order in range(8) for what in ("begin", "end")]
 
 
 def test_medians_of_repeats(fake_result: FakeResult) -> None:
@@ -235,8 +235,8 @@ def test_a_point_whose_comparison_is_undecided_is_measured_again_until_it_is_or_
     tmp_path: Path, fake_result: FakeResult
 ) -> None:
     """One is the same on both sides, one far away, one so noisy that it stays undecided; each has its repeats."""
-    same, apart, noisy = (RunSpec(rate_per_s=1000.0, channels=channels) for channels in (1, 2, 3))
-    grid = Grid(points=(same, apart, noisy), repeats=3, turns=lambda spec: (FlinkSpec.of(spec), spec))
+    same, separate, noisy = (RunSpec(rate_per_s=1000.0, channels=channels) for channels in (1, 2, 3))
+    grid = Grid(points=(same, separate, noisy), repeats=3, turns=lambda spec: (FlinkSpec.of(spec), spec))
     specs: list[RunSpec] = []
 
     def run(spec: RunSpec) -> dict[str, Any]:

@@ -124,24 +124,24 @@ def test_every_mutation_is_found(feed: Feed, order: Order, data: st.DataObject) 
 def test_a_problem_is_told_in_words(change: Callable[[list[bytes]], Any], words: str) -> None:
     lanes = lanes_of(8, 10, 1)
     change(lanes[0])
-    found = problems(lanes, as_records, size=8, records=10)
-    assert any(words in text for text in found), found
+    actual = problems(lanes, as_records, size=8, records=10)
+    assert any(words in text for text in actual), actual
 
 
 def test_blocks_name_what_is_missing() -> None:
     lanes = blocks_of(8, 10, 1)
     del lanes[0][3:5]
-    found = problems(lanes, as_records, size=8, records=10, order=Order.BLOCKS)
-    assert any("these ranges arrived: [(0, 3), (5, 10)]" in text for text in found), found
+    actual = problems(lanes, as_records, size=8, records=10, order=Order.BLOCKS)
+    assert any("these ranges arrived: [(0, 3), (5, 10)]" in text for text in actual), actual
 
 
 def test_of_many_problems_a_few_are_told() -> None:
     lanes = lanes_of(8, 300, 3)
     for lane in lanes:
         lane.reverse()
-    found = problems(lanes, as_records, size=8, records=300)
-    assert len(found) < 12
-    assert any(" more of this kind" in text for text in found)
+    actual = problems(lanes, as_records, size=8, records=300)
+    assert len(actual) < 12
+    assert any(" more of this kind" in text for text in actual)
 
 
 def test_a_record_of_another_length_is_found() -> None:
@@ -237,10 +237,10 @@ def test_sampled_records_find_their_arrival(order: Order) -> None:
             verifier.feed(1, part[1::2], 1000 * (at + 1))
     verifier.finish()
     indexes = np.array([0, 19, 20, 57, 99, 100], dtype=np.int64)
-    found = verifier.arrivals.sampled_latency(verifier.sample_keys(indexes), np.zeros(6, dtype=np.int64), 0)
-    assert found.count == 5
-    assert found.min_ns == 1000
-    assert found.max_ns == 81_000
+    actual = verifier.arrivals.sampled_latency(verifier.sample_keys(indexes), np.zeros(6, dtype=np.int64), 0)
+    assert actual.count == 5
+    assert actual.min_ns == 1000
+    assert actual.max_ns == 81_000
 
 
 def test_feeding_a_full_stage_checks_it(monkeypatch: pytest.MonkeyPatch) -> None:

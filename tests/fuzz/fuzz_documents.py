@@ -79,10 +79,10 @@ def results(data: bytes) -> None:
         store.put(JOB)
         results = {"sink": {"0": value}}
         store.put_end(JOB.job_id, {"state": "finished", "reason": "", "ended_at": 1.5, "results": results})
-        ((found,), damaged) = store.jobs()
+        ((actual,), damaged) = store.jobs()
         assert not damaged
-        assert found.end is not None
-        assert repr(found.end["results"]) == repr(results)
+        assert actual.end is not None
+        assert repr(actual.end["results"]) == repr(results)
 
 
 def reports(data: bytes) -> None:
@@ -114,10 +114,10 @@ def store(data: bytes) -> None:
     """A file of a job in the JobManager's folder."""
     for name in ("job.json", "end.json", "life.json"):
         with tempfile.TemporaryDirectory() as folder:
-            found = JobStore(Path(folder))
-            found.put(JOB)
+            actual = JobStore(Path(folder))
+            actual.put(JOB)
             Path(folder, "jobs", JOB.job_id, name).write_bytes(data)
-            found.jobs()
+            actual.jobs()
 
 
 def epochs(data: bytes) -> None:
@@ -154,23 +154,23 @@ def request(data: bytes) -> None:
     line, *rest = head.split(b"\n")
     method, _, path = line.partition(b" ")
     headers = [(name.strip().lower(), value.strip()) for name, _, value in (each.partition(b":") for each in rest)]
-    said: list[Any] = []
+    text: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         sessions = Sessions([SECRET], is_secure=False)
         sessions.may({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
         with contextlib.suppress(ValueError):
-            found = json_of((await receive())["body"])
-            as_json(found)
-            if isinstance(found, dict) and isinstance(found.get("token"), str):
-                sessions.log_in(found["token"])
+            actual = json_of((await receive())["body"])
+            as_json(actual)
+            if isinstance(actual, dict) and isinstance(actual.get("token"), str):
+                sessions.log_in(actual["token"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def receive() -> Any:
         return {"type": "http.request", "body": body}
 
     async def send(message: Any) -> None:
-        said.append(message)
+        text.append(message)
 
     async def run() -> None:
         place, _, query = path.partition(b"?")
@@ -183,7 +183,7 @@ def request(data: bytes) -> None:
         await Guard(app)(scope | {"raw_path": place, "query_string": query}, receive, send)
 
     trio.run(run)
-    assert said[0]["status"] < 500, said
+    assert text[0]["status"] < 500, text
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

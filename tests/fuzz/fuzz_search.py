@@ -42,35 +42,35 @@ def corpus_of(name: str) -> dict[str, bytes]:
 
 def changed(chance: random.Random, data: bytes, others: list[bytes]) -> bytes:
     """One input made of another, by a few changes."""
-    found = bytearray(data)
+    actual = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
-        at = chance.randrange(len(found) + 1)
+        at = chance.randrange(len(actual) + 1)
         match chance.randrange(9):
-            case 0 if found:
-                found[at % len(found)] ^= 1 << chance.randrange(8)
-            case 1 if found:
-                found[at % len(found)] = chance.randrange(256)
+            case 0 if actual:
+                actual[at % len(actual)] ^= 1 << chance.randrange(8)
+            case 1 if actual:
+                actual[at % len(actual)] = chance.randrange(256)
             case 2:
-                del found[at : at + chance.choice((1, 2, 4, 16, 100))]
+                del actual[at : at + chance.choice((1, 2, 4, 16, 100))]
             case 3:
-                piece = found[at : at + chance.choice((1, 4, 16, 64))]
-                found[at:at] = piece * chance.choice((1, 2, 30))
+                piece = actual[at : at + chance.choice((1, 4, 16, 64))]
+                actual[at:at] = piece * chance.choice((1, 2, 30))
             case 4:
                 width, order = chance.choice((("B", ">"), ("H", ">"), ("I", ">"), ("I", "<"), ("Q", ">")))
                 value = chance.choice(INTERESTING) & ((1 << 8 * struct.calcsize(width)) - 1)
                 number = struct.pack(order + width, value)
-                found[at : at + len(number)] = number
+                actual[at : at + len(number)] = number
             case 5:
-                found[at:at] = chance.randbytes(chance.choice((1, 2, 8, 30)))
+                actual[at:at] = chance.randbytes(chance.choice((1, 2, 8, 30)))
             case 6:
-                found[at:at] = chance.choice(PIECES)
+                actual[at:at] = chance.choice(PIECES)
             case 7 if others:
                 other = chance.choice(others)
                 start = chance.randrange(len(other) + 1)
-                found[at : at + chance.choice((0, 8, 64, 4096))] = other[start : start + chance.choice((4, 32, 4096))]
+                actual[at : at + chance.choice((0, 8, 64, 4096))] = other[start : start + chance.choice((4, 32, 4096))]
             case _:
-                del found[at:]
-    return bytes(found[:MOST_BYTES])
+                del actual[at:]
+    return bytes(actual[:MOST_BYTES])
 
 
 def inputs(chance: random.Random, corpus: list[bytes]) -> Iterator[bytes]:

@@ -168,15 +168,15 @@ def control(data: bytes) -> None:
 
 def descriptor(data: bytes) -> None:
     """What a task is deployed with."""
-    found = TaskDeploymentDescriptor.parse(data)
-    for gate in found.gates:
+    actual = TaskDeploymentDescriptor.parse(data)
+    for gate in actual.gates:
         gate.gate()
 
 
 def shuffle_descriptors(data: bytes) -> None:
     """The places of a gate's partitions, under their compression."""
-    found = ShuffleDescriptors.decompress(compress(data))
-    found.index.tolist()
+    actual = ShuffleDescriptors.decompress(compress(data))
+    actual.index.tolist()
 
 
 # -------------------------------------------------------------------------------------------------------------- records
@@ -249,8 +249,8 @@ def index(data: bytes) -> None:
 
 def pages(data: bytes) -> None:
     """A block of a data file."""
-    found: list[Page] = []
-    taken = split_pages(memoryview(data), found, max_bytes=SEGMENT_BYTES, name="data", file=0, offset=0)
+    actual: list[Page] = []
+    taken = split_pages(memoryview(data), actual, max_bytes=SEGMENT_BYTES, name="data", file=0, offset=0)
     assert 0 <= taken <= len(data)
 
 

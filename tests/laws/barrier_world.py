@@ -202,13 +202,13 @@ class World:
     # The inputs.
 
     def resume(self, channel: int) -> None:
-        found = self.channels[channel]
-        assert found.is_blocked, f"channel {channel} resumed, but it does not wait"
-        assert all(not isinstance(item, CheckpointBarrier) for _, item, _ in found.queue), (
+        actual = self.channels[channel]
+        assert actual.is_blocked, f"channel {channel} resumed, but it does not wait"
+        assert all(not isinstance(item, CheckpointBarrier) for _, item, _ in actual.queue), (
             "resumed before it was polled"
         )
-        found.is_blocked = False
-        found.resumes_owed -= 1
+        actual.is_blocked = False
+        actual.resumes_owed -= 1
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         assert barrier.alignment is Alignment.UNALIGNED
@@ -229,10 +229,10 @@ class World:
 
     def prioritize(self, channel: int, sequence: int) -> None:
         queue = self.channels[channel].queue
-        (found,) = [each for each in queue if each[0] == sequence and not each[2]]
-        assert isinstance(found[1], CheckpointBarrier)
-        queue.remove(found)
-        self.channels[channel].put_first(sequence, found[1])
+        (actual,) = [each for each in queue if each[0] == sequence and not each[2]]
+        assert isinstance(actual[1], CheckpointBarrier)
+        queue.remove(actual)
+        self.channels[channel].put_first(sequence, actual[1])
 
     # The task.
 

@@ -189,9 +189,9 @@ class PlayedTaskManager:
         assert other is None or not other[1].is_alive, f"{key} runs twice: also {other}"
         slot = int(descriptor.allocation.rpartition("/")[2])
         assert 0 <= slot < self.slots
-        for (found, (found_vertex, _, _)), used in self.slots_used.items():
+        for (actual, (found_vertex, _, _)), used in self.slots_used.items():
             if used == slot:
-                assert found == job, f"slot {slot} of {self.name} is used by two jobs"
+                assert actual == job, f"slot {slot} of {self.name} is used by two jobs"
                 assert found_vertex != vertex, f"slot {slot} of {self.name} has two subtasks of vertex {vertex}"
         self.world.running[job, vertex, subtask] = (attempt, self)
         self.slots_used[key] = slot
@@ -258,8 +258,13 @@ class PlayedTaskManager:
                 if not channel.address:
                     unknown.add((number, position))
                 elif gate.type.is_blocking:
-                    found = self.world.partitions.get(channel.partition_id)
-                    if found is None or not found.is_complete or found.is_released or not found.taskmanager.is_alive:
+                    actual = self.world.partitions.get(channel.partition_id)
+                    if (
+                        actual is None
+                        or not actual.is_complete
+                        or actual.is_released
+                        or not actual.taskmanager.is_alive
+                    ):
                         return channel.partition_id
         return ""
 
@@ -309,10 +314,10 @@ class Cluster:
     async def _taskmanagers(self, nursery: trio.Nursery) -> None:
         """One place of a TaskManager: when one dies there another one comes."""
         while True:
-            found = PlayedTaskManager(self.world, self.address, self.slots)
-            self.alive.append(found)
-            await found.live()
-            self.alive.remove(found)
+            actual = PlayedTaskManager(self.world, self.address, self.slots)
+            self.alive.append(actual)
+            await actual.live()
+            self.alive.remove(actual)
             await trio.sleep(self.world.chance.uniform(0.0, 3.0))
 
     async def _deaths(self) -> None:

@@ -189,7 +189,7 @@ class Cluster:
         self.inbox.post(SlotsOffered(name, tuple(range(self.slots))))
 
     def somebody_dies(self) -> None:
-        alive = [found for found in self.taskmanagers.values() if found.is_alive]
+        alive = [actual for actual in self.taskmanagers.values() if actual.is_alive]
         if alive:
             self.die(self.chance.choice(alive))
         self.at(self.chance.expovariate(1 / self.weather.taskmanager_dies_every_s), self.somebody_dies)
@@ -249,9 +249,9 @@ class Cluster:
     def begin(self, taskmanager: TaskManager, task: Task) -> None:
         if task not in taskmanager.tasks:
             return
-        gone = self.missing_partition(task)
-        if gone is not None:
-            self.fail(taskmanager, task, "partition not found", *gone)
+        lost = self.missing_partition(task)
+        if lost is not None:
+            self.fail(taskmanager, task, "partition not found", *lost)
             return
         self.report_state(taskmanager, task, ExecutionInput.RUN)
         for partition in self.scheduler.topology.partitions_of_subtask(task[0]):
@@ -378,7 +378,7 @@ class Cluster:
     def send(self, deploy: Deploy) -> None:
         if self.store is not None:
             sent = [TaskDeploymentDescriptor.parse(data) for _, data in self.scheduler.descriptors(deploy)]
-            assert [found.attempt.attempt for found in sent] == deploy.attempts.tolist()
+            assert [actual.attempt.attempt for actual in sent] == deploy.attempts.tolist()
             for descriptor in sent:
                 self.assert_up_to_date(descriptor.loaded(lambda key: self.blob(key)))
         for subtask, attempt, slot in zip(

@@ -114,5 +114,5 @@ async def play(pauses_s: list[float], at_once: int, empty_every: int, sources: i
                 await trio.sleep(each.after_s)
         async with running(job, restore=last) as run:
             await run.wait()
-        found = sorted(record for part in run.result("sink") for record in part)
-        assert found == sorted(1_000_000 * source + record for source in range(sources) for record in range(COUNT))
+        actual = sorted(record for part in run.result("sink") for record in part)
+        assert actual == sorted(1_000_000 * source + record for source in range(sources) for record in range(COUNT))

@@ -57,25 +57,25 @@ def run_exactly_once(scripts: list[Script], schedule: Sequence[int], *, unaligne
         current = handler.statistics().pending
         assert len(current) <= 1
         for checkpoint_id in current:
-            found = verdict(world.log, checkpoint_id, count)
-            assert found.outcome == "pending"
+            actual = verdict(world.log, checkpoint_id, count)
+            assert actual.outcome == "pending"
             if unaligned:
-                check_urgency(world, checkpoint_id, found.deadline_ms)
+                check_urgency(world, checkpoint_id, actual.deadline_ms)
 
     world.run(schedule, check)
     for checkpoint_id in ids:
-        found = verdict(world.log, checkpoint_id, count)
-        event(found.outcome)
-        assert (checkpoint_id in world.completed) == (found.outcome == "completed")
-        assert (checkpoint_id in world.aborted) == (found.outcome == "aborted")
+        actual = verdict(world.log, checkpoint_id, count)
+        event(actual.outcome)
+        assert (checkpoint_id in world.completed) == (actual.outcome == "completed")
+        assert (checkpoint_id in world.aborted) == (actual.outcome == "aborted")
         barrier = world.triggered.get(checkpoint_id)
-        if found.begun is not None and barrier is not None:
-            age_ms = world.triggered_ms[checkpoint_id] - found.begun.at_ms
-            assert barrier.elapsed_ns == found.begun.elapsed_ns + age_ms * MS
+        if actual.begun is not None and barrier is not None:
+            age_ms = world.triggered_ms[checkpoint_id] - actual.begun.at_ms
+            assert barrier.elapsed_ns == actual.begun.elapsed_ns + age_ms * MS
             assert barrier.timestamp_ns == 17 * checkpoint_id
             assert barrier.alignment is not Alignment.FORCED_ALIGNED
-        if found.outcome == "completed":
-            assert world.completed[checkpoint_id].channels == found.channels
+        if actual.outcome == "completed":
+            assert world.completed[checkpoint_id].channels == actual.channels
     assert world.stopped == world.started
     assert handler.statistics().open_channels == 0
     assert handler.statistics().blocked_channels == 0

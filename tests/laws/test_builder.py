@@ -132,9 +132,9 @@ def test_lent_memory_is_the_lenders_again_when_it_says_so(pieces: list[bytes], s
     assert segment is not None
     expected = b"".join(pieces)
     memory = [bytearray(piece) for piece in pieces]
-    told: list[bool] = []
+    reported: list[bool] = []
     lent = LentBuffer(tuple(map(memoryview, memory)), len(expected), segment, pool, 0)
-    lent.on_returned = lambda: told.append(lent.is_returned)
+    lent.on_returned = lambda: reported.append(lent.is_returned)
     buffer: Buffer | None = None
     built = closed = recycled = False
     for action in script:
@@ -158,7 +158,7 @@ def test_lent_memory_is_the_lenders_again_when_it_says_so(pieces: list[bytes], s
             assert lent.snapshot() == (b"" if built else expected)
         if buffer is not None and not recycled:
             assert bytes(buffer.contiguous()) == expected
-        gone = recycled or (closed and not built)
-        assert pool.statistics().used == (not gone)
-        assert lent.is_returned or not gone
-        assert len(told) <= 1
+        lost = recycled or (closed and not built)
+        assert pool.statistics().used == (not lost)
+        assert lent.is_returned or not lost
+        assert len(reported) <= 1

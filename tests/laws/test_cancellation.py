@@ -144,8 +144,8 @@ def test_a_cancelled_write_tears_nothing(
         return
     for operation in work:
         if operation.completed and operation.kind in ("emit", "batch"):
-            found = [element for part in received for element in part if isinstance(element, bytes)]
-            assert all(record in found for record in operation.records())
+            actual = [element for part in received for element in part if isinstance(element, bytes)]
+            assert all(record in actual for record in operation.records())
 
 
 def check_channel(work: list[Operation], elements: list[Any]) -> None:

@@ -121,5 +121,5 @@ def fitting(shape: Shape, before: Shape | None, steps: list[Step], number: int, 
 
 
 def check_once(parts: list[list[Any]], wanted: list[int]) -> None:
-    found = sorted(number for part in parts for number in part)
-    assert found == sorted(2 * wanted)
+    actual = sorted(number for part in parts for number in part)
+    assert actual == sorted(2 * wanted)

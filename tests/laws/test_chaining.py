@@ -72,11 +72,11 @@ def test_every_edge_is_in_a_chain_or_in_the_job_graph(graph: StreamGraph) -> Non
     assert len(chained) + len(made.job.edges) == len(graph.edges)
     assert sum(len(chain.nodes) + len(chain.sources) - 1 for chain in made.chaining.chains) == len(chained)
     for edge in graph.edges:
-        told = made.chaining.explain(edge)
-        assert told.is_chained == all(condition.holds or condition.is_waived for condition in told.conditions)
-        assert bool(told.deciding)
-        assert told.is_chained == (edge in chained)
-        if told.is_chained:
+        reported = made.chaining.explain(edge)
+        assert reported.is_chained == all(condition.holds or condition.is_waived for condition in reported.conditions)
+        assert bool(reported.deciding)
+        assert reported.is_chained == (edge in chained)
+        if reported.is_chained:
             assert made.chaining.chain_of[edge.source] == made.chaining.chain_of[edge.target]
 
 

@@ -43,8 +43,8 @@ def test_a_snapshot_comes_back_with_every_type(
 ) -> None:
     snapshot = TaskSnapshot(task, subtask, operator, inputs, outputs)
     pieces, _ = encode_snapshot(3, snapshot)
-    found = decode_snapshot(b"".join(pieces), 3)
-    assert repr(found) == repr(snapshot)
+    actual = decode_snapshot(b"".join(pieces), 3)
+    assert repr(actual) == repr(snapshot)
 
 
 def parts(checkpoint_id: int) -> list[TaskSnapshot]:
@@ -175,15 +175,15 @@ class Disk(CheckpointFiles):
             raise Killed
 
     def folder(self, path: str) -> Folder:
-        found = self.root
+        actual = self.root
         for name in path.strip("/").split("/"):
-            inner = found.names.get(name)
+            inner = actual.names.get(name)
             if name and inner is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             if name:
                 assert isinstance(inner, Folder)
-                found = inner
-        return found
+                actual = inner
+        return actual
 
     def file(self, path: str) -> Contents:
         parent, name = self.place(path)
@@ -327,13 +327,13 @@ def test_a_kill_or_a_power_failure_at_any_step_loses_no_complete_checkpoint(
     newest = storage.newest()
     if newest is None:
         assert complete is None
-        found = 0
+        actual = 0
     else:
-        found = newest.checkpoint_id
-        assert (complete or 0) <= found <= begun
-        assert storage.read(found) == parts(found)
+        actual = newest.checkpoint_id
+        assert (complete or 0) <= actual <= begun
+        assert storage.read(actual) == parts(actual)
     next_id = storage.next_id()
-    assert found < next_id <= begun + 1
+    assert actual < next_id <= begun + 1
     # The next run cleans up and goes on as if nothing had happened.
     storage.prune(incomplete=True)
     assert storage.next_id() == next_id

@@ -98,7 +98,7 @@ def stream_of(elements: Iterable[Taken]) -> list[tuple[DataType, bytes]]:
 @given(st.lists(orders, min_size=4, max_size=15), st.integers(0, 2**32 - 1), st.integers(24, 300), st.booleans())
 def test_any_cuts_give_the_same(script: list[tuple[Any, ...]], seed: int, capacity_bytes: int, checksum: bool) -> None:
     rng = random.Random(seed)
-    found = []
+    actual = []
     chunks: list[tuple[Chunk, int]] = [
         (everything, 1 << 20),
         (one_byte, 1 << 20),
@@ -106,9 +106,9 @@ def test_any_cuts_give_the_same(script: list[tuple[Any, ...]], seed: int, capaci
     ]
     for chunk, capacity in chunks:
         stage = Stage(chunk, capacity_bytes=capacity, checksum=checksum)
-        found.append(stage.follow(script))
+        actual.append(stage.follow(script))
         stage.link.close()
-    assert found[0] == found[1] == found[2]
+    assert actual[0] == actual[1] == actual[2]
 
 
 def whole_run() -> tuple[list[Taken], int]:

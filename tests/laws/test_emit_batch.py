@@ -367,11 +367,11 @@ def test_memory_of_a_batch_may_change_when_the_call_returned(
                 finished.append(not scope.cancelled_caught)
             await stage.writer.finish()
         received = stage.finish()[0]
-        found = [record[0] for record in received]
-        assert received == [bytes([number]) * LEND_BYTES for number in found], "memory was read after it changed"
-        assert found == sorted(found)
+        actual = [record[0] for record in received]
+        assert received == [bytes([number]) * LEND_BYTES for number in actual], "memory was read after it changed"
+        assert actual == sorted(actual)
         for number, complete in enumerate(finished):
-            sent = found.count(number + 1)
+            sent = actual.count(number + 1)
             assert sent == count if complete else sent <= count
 
     run(scenario)
@@ -423,13 +423,13 @@ def test_a_batch_that_is_cancelled_leaves_the_first_of_its_records_and_counts_th
         assert counted == sum(map(len, received))
         assert sum(part.count(b"alone") for part in received) == sum(alone)
         for number, (_, _, count) in enumerate(attempts):
-            found = [
+            actual = [
                 [int.from_bytes(record[:4], "big") for record in part if record != b"alone" and record[4] == number]
                 for part in received
             ]
             if complete[number]:
-                assert sorted(itertools.chain(*found)) == [*range(count)]
-            for indices in found:
+                assert sorted(itertools.chain(*actual)) == [*range(count)]
+            for indices in actual:
                 if is_keyed:
                     assert indices == sorted(set(indices))
                 elif indices:

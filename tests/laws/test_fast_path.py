@@ -236,8 +236,8 @@ def test_cells_of_a_slice_are_framed_alike(
         if in_c[0] == "gave":
             assert in_c == in_python
             for slot, cells, data in in_c[1] or ():
-                found = machine.cells_within(data, 0, len(data))
-                assert found == (len(data), cells)
+                actual = machine.cells_within(data, 0, len(data))
+                assert actual == (len(data), cells)
                 assert cells == (len(asked) if is_one else slots[: len(asked)].count(slot))
 
 
@@ -321,22 +321,22 @@ def test_no_bytes_make_splitting_leave_the_memory(
 ) -> None:
     position = min(position, len(data))
     for split in (machine.split_cells, machine.split_run):
-        found: list[Any] = []
-        end = split(data, position, most_bytes, kind, found)
+        actual: list[Any] = []
+        end = split(data, position, most_bytes, kind, actual)
         assert position <= end <= len(data)
-        encoded = [] if not kind else [format_named(kind).encode(record) for record in found]
+        encoded = [] if not kind else [format_named(kind).encode(record) for record in actual]
         heads = 4 if split is machine.split_cells else 0
-        assert sum(map(len, encoded)) + heads * len(found) == end - position
+        assert sum(map(len, encoded)) + heads * len(actual) == end - position
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_that_is_cut_anywhere_stays_in_the_memory(machine: ModuleType, kind: str) -> None:
     for split, most_bytes, cell in ((machine.split_cells, 9, frame(b"12345678")), (machine.split_run, 8, b"12345678")):
         for size in range(3 * len(cell) + 1):
-            found: list[Any] = []
+            actual: list[Any] = []
             whole = size // len(cell)
-            assert split((cell * 3)[:size], 0, most_bytes, kind, found) == whole * len(cell)
-            assert len(found) == whole
+            assert split((cell * 3)[:size], 0, most_bytes, kind, actual) == whole * len(cell)
+            assert len(actual) == whole
 
 
 # Batches, and their keys.
@@ -369,9 +369,9 @@ def test_shares_are_written_alike(
         for pen, (start, limit) in zip(pens, places, strict=True):
             pen.begin(start, limit)
         for index, offset in (first, (0, 0)):
-            found = outcome(module.write_shares, pens, slots, counts, index, body, offset, width, has_runs)
-            told = [(pen.records, pen.written) for pen in pens]
-            seen.append((found, told, [bytes(memory) for memory in memories]))
+            actual = outcome(module.write_shares, pens, slots, counts, index, body, offset, width, has_runs)
+            reported = [(pen.records, pen.written) for pen in pens]
+            seen.append((actual, reported, [bytes(memory) for memory in memories]))
     assert seen[:2] == seen[2:]
 
 
@@ -387,10 +387,10 @@ def test_runs_are_copied_as_other_records(
     end, count = machine.copy_runs(stream, position, width, rows, row)
     wanted, at = [], position
     while len(stream) - at >= 8:
-        records, found = RUN.unpack_from(stream, at)
+        records, actual = RUN.unpack_from(stream, at)
         records -= RUN_FLAG
         whole = at + 8 + records * width
-        if records < 1 or found != width or whole > len(stream) or row + len(wanted) + records > 64:
+        if records < 1 or actual != width or whole > len(stream) or row + len(wanted) + records > 64:
             break
         wanted += [stream[at + 8 + i * width : at + 8 + (i + 1) * width] for i in range(records)]
         at = whole
@@ -417,11 +417,11 @@ def test_keys_have_the_same_owner_together(
         asked.append(key)
         return owner(key)
 
-    found = outcome(machine.key_slots, given, key_type, owners, slowly)
+    actual = outcome(machine.key_slots, given, key_type, owners, slowly)
     if any(type(key) is not key_type for key in given) and key_type is not None:
-        assert found == ("gave", None) or found[0] is RecordError
+        assert actual == ("gave", None) or actual[0] is RecordError
     else:
-        assert found[:2] == outcome(lambda: [owner(key) for key in given])[:2]
+        assert actual[:2] == outcome(lambda: [owner(key) for key in given])[:2]
     plain = [type(key) in (str, bytes, type(None)) for key in asked]
     assert not any(plain)
 
@@ -560,8 +560,8 @@ def test_any_element_comes_as_it_is(machine: ModuleType, element: Any) -> None:
         return await source.iterator.__anext__()
 
     async def by_loop() -> Any:
-        async for found in source.iterator:
-            return found
+        async for actual in source.iterator:
+            return actual
         return None
 
     for make in (one, by_loop):

@@ -160,12 +160,12 @@ def test_whatever_a_consumer_sends_is_taken_or_refused(
         send=lambda frame: connection.send(frame),
     )
     connection = open_connection(codec, sender, [])
-    said = b""
+    message = b""
     with contextlib.suppress(RemoteProtocolError):
         feed(connection, damaged(vector.requests, changes), reads)
     while (batch := connection.collect()) is not None:
-        said += b"".join(batch.pieces)
+        message += b"".join(batch.pieces)
         batch.release()
-    for frame in frames_in(said):
+    for frame in frames_in(message):
         assert struct.unpack_from(">IB", frame, 4) == (0xBADC0FFE, 1)  # nothing but errors: there are no partitions
     connection.close(None)

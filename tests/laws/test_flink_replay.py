@@ -75,8 +75,8 @@ async def at_once(work: Callable[[], Any]) -> Any:
 
 def option(words: str, name: str, default: str = "") -> str:
     """What follows an option."""
-    found = shlex.split(words)
-    return found[found.index(name) + 1] if name in found else default
+    actual = shlex.split(words)
+    return actual[actual.index(name) + 1] if name in actual else default
 
 
 def url() -> str:
@@ -187,13 +187,13 @@ async def test_our_consumer(autojump_clock: MockClock, case: str, cuts: str) -> 
     assert document["outcome"] == vector.outcome["outcome"]
     assert type(consumption.error) is ERRORS.get(case, type(None))
     assert not producer.complaints
-    said = Counter(producer.kinds())
+    message = Counter(producer.kinds())
     recorded = Counter(frame[8] for frame in frames_in(vector.requests))
-    assert (said[REQUEST], said[RESUME]) == (recorded[REQUEST], recorded[RESUME])
+    assert (message[REQUEST], message[RESUME]) == (recorded[REQUEST], recorded[RESUME])
     is_early = document["outcome"] == CLOSED_EARLY  # then we say that no more is needed, where Flink's only cancels
-    assert said[ACK] == sum(is_early or "EndOfData" in channel["events"] for channel in document["channels"])
+    assert message[ACK] == sum(is_early or "EndOfData" in channel["events"] for channel in document["channels"])
     if consumption.error is None:
-        assert said[CANCEL] == len(document["channels"])
+        assert message[CANCEL] == len(document["channels"])
         assert producer.kinds()[-1] == CLOSE
 
 
@@ -245,14 +245,14 @@ def serve_config(vector: Vector) -> NetworkConfig:
 def events_asked_for(vector: Vector) -> dict[int, list[tuple[Event, DataType | None]]]:
     """By the number of the record they come before: the event, and its data type if it is not the usual one."""
     words = shlex.split(vector.settings["serve"])
-    found: dict[int, list[tuple[Event, DataType | None]]] = {}
+    actual: dict[int, list[tuple[Event, DataType | None]]] = {}
     for name, value in itertools.pairwise(words):
         if name == "--event":
             before, _, text = value.partition(":")
             kind, *fields = text.split(",")
             numbers = {key: int(number) for key, _, number in (field.partition("=") for field in fields)}
-            found.setdefault(int(before), []).append(event_named(kind, numbers))
-    return found
+            actual.setdefault(int(before), []).append(event_named(kind, numbers))
+    return actual
 
 
 def event_named(kind: str, fields: dict[str, int]) -> tuple[Event, DataType | None]:
@@ -296,9 +296,9 @@ def elements_asked_for(vector: Vector, records: int) -> Iterator[StreamElement]:
     """As the recorded producer had them: its extras first, watermarks in between, the last one at the end."""
     decoder = StreamElementFormat(LongFormat())
     data = b"".join(frame[47:] for frame in frames_in(vector.responses) if frame[41] in DATA_TYPES)
-    found = list(elements_in(data, decoder))
-    assert sum(isinstance(element, StreamRecord) for element in found) == records
-    yield from found
+    actual = list(elements_in(data, decoder))
+    assert sum(isinstance(element, StreamRecord) for element in actual) == records
+    yield from actual
 
 
 def elements_in(data: bytes, format: StreamElementFormat) -> Iterator[StreamElement]:
@@ -420,19 +420,19 @@ async def test_our_producer(autojump_clock: MockClock, case: str, cuts: str, mon
         await consumer.play()
     assert not consumer.complaints
     recorded = frames_in(vector.responses)
-    heard = consumer.heard
+    received = consumer.heard
     if case == "producer-fails":  # Flink's says nothing
-        assert heard[-1][8] == ERROR
-        heard = heard[:-1]
-    check_errors(heard, recorded)
+        assert received[-1][8] == ERROR
+        received = received[:-1]
+    check_errors(received, recorded)
     for channel in channel_ids(vector.requests):
-        ours, theirs = (list(of_channel(frames, channel)) for frames in (heard, recorded))
+        ours, theirs = (list(of_channel(frames, channel)) for frames in (received, recorded))
         if case == "buffer-timeout":  # who flushed when is chance
             assert contents_of(ours) == contents_of(theirs)
         elif case in ("blocking-sort-lzo", "blocking-sort-zstd"):  # LZ4 fits other numbers of buffers into a frame
-            assert stored_contents_of(heard, channel) == stored_contents_of(recorded, channel)
+            assert stored_contents_of(received, channel) == stored_contents_of(recorded, channel)
         elif case.startswith("blocking"):  # two LZ4s compress the same to different bytes
-            assert [stored(frame) for frame in on_channel(heard, channel)] == [
+            assert [stored(frame) for frame in on_channel(received, channel)] == [
                 stored(frame) for frame in on_channel(recorded, channel)
             ]
         elif case == "every-event":  # the kinds of savepoints are lost above the codec
@@ -488,9 +488,9 @@ def event_name_of(frame: bytes) -> object:
 
 def check_errors(ours: list[bytes], theirs: list[bytes]) -> None:
     """They concern the same channel, or the connection; a missing partition is of the same class."""
-    found, expected = ([frame for frame in frames if frame[8] == ERROR] for frames in (ours, theirs))
-    assert len(found) == len(expected)
-    for our, their in zip(found, expected, strict=True):
+    actual, expected = ([frame for frame in frames if frame[8] == ERROR] for frames in (ours, theirs))
+    assert len(actual) == len(expected)
+    for our, their in zip(actual, expected, strict=True):
         is_scoped = their[-17] == 1 and their[-16:] in (bytes(range(16)), *channel_ids_in(ours + theirs))
         assert our[-17:] == their[-17:] if is_scoped else our[-1] == their[-1] == 0
         assert (NOT_FOUND in our) == (NOT_FOUND in their)

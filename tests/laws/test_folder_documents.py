@@ -29,8 +29,8 @@ JOBS = {RUNS.job_id, ENDED.job_id, COMMITS.job_id}
 def contents(folder: Path) -> dict[str, bytes]:
     """All files that somebody may miss."""
     own = ("lock", "known.json", "life.json")
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return {name: data for name, data in found.items() if name not in own}
+    actual = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: data for name, data in actual.items() if name not in own}
 
 
 def fill(folder: Path) -> None:

@@ -123,12 +123,12 @@ def failure_of(call: Callable[[], Any]) -> Exception | None:
 def test_fused_operators_do_what_calls_do(
     kinds: list[OperatorKind], records: list[int], fails_at: int, is_stop: bool, is_list: bool, can_extend: bool
 ) -> None:
-    wanted, found = Operators(kinds, fails_at, is_stop), Operators(kinds, fails_at, is_stop)
+    wanted, actual = Operators(kinds, fails_at, is_stop), Operators(kinds, fails_at, is_stop)
     each = wanted.reference()
     expected = failure_of(lambda: [each(record) for record in records])
-    target, bound = found.fused(can_extend)
+    target, bound = actual.fused(can_extend)
     error = failure_of(lambda: target.push_batch(records) if is_list else [target.push(record) for record in records])
-    assert found.log == wanted.log, "the same calls in the same order, up to the error"
+    assert actual.log == wanted.log, "the same calls in the same order, up to the error"
     assert repr(error) == repr(expected)
     if error is not None:
         named = with_operator(error, bound)
@@ -152,12 +152,12 @@ def test_what_a_generator_gave_before_it_failed_is_staged() -> None:
 def test_a_function_without_a_frame_is_named_by_its_line() -> None:
     functions = {"text": str, "number": int}
     bound = [cast("BoundOperator", SimpleNamespace(name=n, process=f, inputs=())) for n, f in functions.items()]
-    found: list[int] = []
-    numbers = fused(FusedOperator("number", OperatorKind.MAP, int), Target(found.append, found.extend))
+    actual: list[int] = []
+    numbers = fused(FusedOperator("number", OperatorKind.MAP, int), Target(actual.append, actual.extend))
     error = failure_of(
         lambda: fused(FusedOperator("text", OperatorKind.MAP, str), numbers).push_batch([3, "no number", 4])
     )
-    assert found == [3]
+    assert actual == [3]
     assert error is not None
     named = with_operator(error, bound)
     assert isinstance(named, OperatorFailed)

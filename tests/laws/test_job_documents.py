@@ -121,9 +121,9 @@ def test_a_job_that_was_written_is_read_as_it_was(graph: StreamGraph) -> None:
 @given(jobs())
 def test_what_tasks_are_told_arrives_as_it_was(graph: StreamGraph) -> None:
     job = generate_job(graph).job
-    told = JobInformation.of("job-1", job, builds={"package": "1.0"}, code=[("package", "blob")])
-    assert JobInformation.parse(told.pack()) == told
-    assert sorted(told.operators) == sorted(node.name for node in graph.nodes)
+    reported = JobInformation.of("job-1", job, builds={"package": "1.0"}, code=[("package", "blob")])
+    assert JobInformation.parse(reported.pack()) == reported
+    assert sorted(reported.operators) == sorted(node.name for node in graph.nodes)
     edges: list[EdgeId] = []
     for vertex, plan in enumerate(job.vertices):
         task = TaskInformation.of(job, vertex, lambda index: job.vertices[index].parallelism)

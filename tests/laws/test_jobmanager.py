@@ -40,10 +40,10 @@ def random_job(chance: random.Random, name: str) -> StreamEnvironment:
         if not streams or chance.random() < 0.25:
             streams.append(job.source("a:b", name=f"o{number}").set_parallelism(parallelism))
             continue
-        found = chance.choice(streams).partition_by(
+        actual = chance.choice(streams).partition_by(
             chance.choice((Partitioner.REBALANCE, Partitioner.RESCALE, Partitioner.BROADCAST))
         )
-        made = found.map("a:b", name=f"o{number}").set_parallelism(parallelism)
+        made = actual.map("a:b", name=f"o{number}").set_parallelism(parallelism)
         streams.append(made.slot_sharing_group(chance.choice(("default", "default", "other"))))
     return job
 

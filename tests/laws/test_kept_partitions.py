@@ -297,12 +297,12 @@ class World:
 
     def check(self, reader: Reader) -> None:
         """A reader that has read it all has read what was written."""
-        found = reader.records()
+        actual = reader.records()
         if self.is_broadcast:
-            assert sorted(found) == sorted(self.written[reader.first] * reader.count)
+            assert sorted(actual) == sorted(self.written[reader.first] * reader.count)
             return
         by_subpartition: dict[int, list[bytes]] = {index: [] for index in range(self.subpartitions)}
-        for record in found:
+        for record in actual:
             by_subpartition[HEAD.unpack_from(record)[0]].append(record)
         for index in range(self.subpartitions):
             inside = reader.first <= index < reader.first + reader.count
@@ -461,9 +461,9 @@ def test_what_was_damaged_is_never_taken_for_what_was_written(
         for where, size, fill in records:
             world.emit(where % subpartitions, size, fill)
         world.finish()
-        found = sorted(Path(folder).glob("*.index" if of_index else "*.data"))
+        actual = sorted(Path(folder).glob("*.index" if of_index else "*.data"))
         for how, place, value in damages:
-            damage(found[place % len(found)], how, place, value)
+            damage(actual[place % len(actual)], how, place, value)
         for first, count in [(0, subpartitions), *((index, 1) for index in range(subpartitions))]:
             for packaging in Packaging:
                 reader = world.open(first, count, packaging)

@@ -81,15 +81,15 @@ def test_a_state_goes_through_a_checkpoint_and_another_parallelism(keys: list[An
     for index, part in parts.items():
         pieces, _ = encode_snapshot(1, TaskSnapshot("count", index, part.copy_for_checkpoint()))
         snapshots.append(decode_snapshot(b"".join(pieces), 1))
-    found = []
+    actual = []
     for task in recover(snapshots, [TaskPlan("count", after, keyed_state=True, max_parallelism=16)])["count"]:
         state = MixedKeyedState(0)
         state.restore(task.operator_states[0])
-        found += [(key, state[key]) for key in state]
+        actual += [(key, state[key]) for key in state]
         assert [*state.items()] == [*zip(state, state.values(), strict=True)] or "nan" in repr(state)
-    assert len(found) == sum(map(len, parts.values()))
+    assert len(actual) == sum(map(len, parts.values()))
     for key in keys:
-        (count,) = [count for each, count in found if is_one_key(each, key)]
+        (count,) = [count for each, count in actual if is_one_key(each, key)]
         assert count == sum(is_one_key(key, other) for other in keys)
 
 

@@ -97,8 +97,8 @@ def naive_local_input_preferred(graph):
                             place_of[consumed.producer, partition] for partition in range(key[1], key[2] + 1)
                         ]
                     while candidates[key] and slot is None:
-                        found = candidates[key].pop(0)
-                        slot = None if index in found["vertices"] else found
+                        actual = candidates[key].pop(0)
+                        slot = None if index in actual["vertices"] else actual
                     if slot is not None:
                         break
             if slot is None:
@@ -196,13 +196,13 @@ def played(graph, slots, taken, mode):
     waiting = [StartJob(), Tick()]
     while waiting:
         event = waiting.pop(0)
-        for said in scheduler.handle(event, 0.0 if isinstance(event, StartJob) else 1.0):
-            if isinstance(said, Deploy):
-                where.update(zip(said.subtasks.tolist(), said.slots, strict=True))
-            elif isinstance(said, Continue):
+        for message in scheduler.handle(event, 0.0 if isinstance(event, StartJob) else 1.0):
+            if isinstance(message, Deploy):
+                where.update(zip(message.subtasks.tolist(), message.slots, strict=True))
+            elif isinstance(message, Continue):
                 waiting.insert(0, Proceed())
-            elif isinstance(said, RequireSlots):
-                missing = said.missing
+            elif isinstance(message, RequireSlots):
+                missing = message.missing
         under_way = sum(len(event.slots) for event in waiting if isinstance(event, SlotsOffered))
         cluster.require("job", max(0, missing - under_way))
         for offer in sorted(cluster.offers(), key=lambda offer: int(offer.taskmanager)):

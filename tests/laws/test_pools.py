@@ -275,10 +275,10 @@ def test_of_many_pools_each_gets_what_it_was_promised_though_nobody_looks_at_siz
         try:
             pool = network.create_pool(required, maximum)
         except InsufficientBuffers:
-            gone = pools.pop(chance.randrange(len(pools)))
-            gone.destroy()
-            for segment in held.pop(gone):
-                gone.recycle(segment)
+            lost = pools.pop(chance.randrange(len(pools)))
+            lost.destroy()
+            for segment in held.pop(lost):
+                lost.recycle(segment)
             continue
         pools.append(pool)
         held[pool] = []

@@ -50,12 +50,12 @@ def type_of(topology: ExecutionGraph, partition: int) -> ResultPartitionType:
 
 
 def reachable(start: int, edges: dict[int, set[int]]) -> set[int]:
-    found, waiting = {start}, [start]
+    actual, waiting = {start}, [start]
     while waiting:
-        for target in edges.get(waiting.pop(), set()) - found:
-            found.add(target)
+        for target in edges.get(waiting.pop(), set()) - actual:
+            actual.add(target)
             waiting.append(target)
-    return found
+    return actual
 
 
 def brute_force_regions(topology: ExecutionGraph) -> list[list[int]]:
@@ -80,9 +80,9 @@ def brute_force_regions(topology: ExecutionGraph) -> list[list[int]]:
 def test_regions_are_those_of_the_whole_graph(job: JobGraph) -> None:
     topology = ExecutionGraph(job)
     regions = Regions(topology)
-    found = [regions.members(region).tolist() for region in range(len(regions))]
-    assert found == brute_force_regions(topology)
-    assert [int(regions.region_of[members[0]]) for members in found] == list(range(len(found)))
+    actual = [regions.members(region).tolist() for region in range(len(regions))]
+    assert actual == brute_force_regions(topology)
+    assert [int(regions.region_of[members[0]]) for members in actual] == list(range(len(actual)))
 
 
 @given(jobs(), st.data())
@@ -110,8 +110,8 @@ def test_restart_sets_are_those_of_a_walk_over_edges(job: JobGraph, data: st.Dat
         for region in reachable(int(regions.region_of[failed]), follows)
         for subtask in regions.members(region).tolist()
     )
-    found = RegionFailover(topology, regions).subtasks_to_restart(index_array([failed]), is_tracked, missing)
-    assert found.tolist() == expected
+    actual = RegionFailover(topology, regions).subtasks_to_restart(index_array([failed]), is_tracked, missing)
+    assert actual.tolist() == expected
 
 
 @given(jobs(), st.data())
@@ -127,19 +127,19 @@ def test_partitions_are_released_exactly_while_nobody_needs_them(job: JobGraph, 
             release.on_reset(index_array([subtask]))
             continue
         finished.add(subtask)
-        gone = release.on_finished(subtask)
+        lost = release.on_finished(subtask)
         region = regions.members(int(regions.region_of[subtask])).tolist()
         read_here = {group for member in region for group in topology.consumed_groups(member)}
         done = {
             group for group in read_here if releasable(topology, group) and all_read(topology, regions, group, finished)
         }
-        assert set(gone.groups) == (done if finished.issuperset(region) else set())
-        assert len(gone.groups) == len(set(gone.groups))
-        for group in gone.groups:
+        assert set(lost.groups) == (done if finished.issuperset(region) else set())
+        assert len(lost.groups) == len(set(lost.groups))
+        for group in lost.groups:
             for partition in consumed_partition_group(topology.groups, group).partitions:
                 of_partition = topology.groups_of_partition(partition)
                 is_free = all(all_read(topology, regions, other, finished) for other in of_partition)
-                assert (partition in gone.partitions) == is_free
+                assert (partition in lost.partitions) == is_free
 
 
 @given(jobs(), st.data())
@@ -165,8 +165,8 @@ def test_a_job_that_grows_comes_to_the_regions_and_groups_of_one_that_was_there(
     def places(topology: ExecutionGraph, subtasks: Iterable[int]) -> frozenset[tuple[int, int]]:
         return frozenset(topology.place_of(subtask) for subtask in subtasks)
 
-    def sets(topology: ExecutionGraph, found: Regions) -> set[frozenset[tuple[int, int]]]:
-        return {places(topology, found.members(region).tolist()) for region in range(len(found))}
+    def sets(topology: ExecutionGraph, actual: Regions) -> set[frozenset[tuple[int, int]]]:
+        return {places(topology, actual.members(region).tolist()) for region in range(len(actual))}
 
     def groups(topology: ExecutionGraph) -> set[tuple[object, ...]]:
         return {

@@ -112,15 +112,15 @@ async def run(lines: CutLines, seed: int, plan: list[tuple[int, int, bool]]) -> 
     cuts = iter(plan)
     lines.plan = lambda: next(cuts, (None, 0, False))
     name = next(numbers)
-    said = [script(rng, rng.randrange(120)) for _ in range(CHANNELS)]
-    heard: list[list[Item]] = [[] for _ in range(CHANNELS)]
+    message = [script(rng, rng.randrange(120)) for _ in range(CHANNELS)]
+    received: list[list[Item]] = [[] for _ in range(CHANNELS)]
     may_end = trio.Event()
     async with (
         open_network(f"cut+memory://law-{name}-a", config) as producer,
         open_network(f"cut+memory://law-{name}-b", config) as consumer,
     ):
         async with trio.open_nursery() as nursery:
-            for index, items in enumerate(said):
+            for index, items in enumerate(message):
                 partition = producer.create_partition(f"p{index}", subpartitions=1)
                 nursery.start_soon(produce, partition, items, random.Random(rng.random()), may_end)
             wanted = [
@@ -130,13 +130,13 @@ async def run(lines: CutLines, seed: int, plan: list[tuple[int, int, bool]]) -> 
             of_class = itertools.groupby(wanted, key=operator.attrgetter("is_prompt"))
             gates = [await open_patiently(consumer, list(each)) for _, each in of_class]
             gate = UnionInputGate(gates) if len(gates) > 1 else gates[0]
-            nursery.start_soon(consume, gate, heard, random.Random(rng.random()))
+            nursery.start_soon(consume, gate, received, random.Random(rng.random()))
             await trio.sleep(100)
             check_credit(producer, gates)
             may_end.set()
         session = [each.connection.session for each in consumer.connections()]
         assert all(each is None or each.cuts == each.resumed for each in session)
-    for items, got in zip(said, heard, strict=True):
+    for items, got in zip(message, received, strict=True):
         assert [item for item in got if not is_priority(item)] == [item for item in items if not is_priority(item)]
         assert [item for item in got if is_priority(item)] == [item for item in items if is_priority(item)]
     for manager in (producer, consumer):

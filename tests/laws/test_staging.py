@@ -109,8 +109,8 @@ def _run(stage: Stage, steps: list[tuple[str, int, int]]) -> list[Any]:
 def test_a_writer_that_stages_is_seen_to_do_what_one_does_that_does_not(
     steps: list[tuple[str, int, int]], segment_bytes: int, buffers: int, timeout_s: float | None
 ) -> None:
-    shown = [_run(_stage(staged, segment_bytes, buffers, timeout_s), steps) for staged in (True, False)]
-    assert shown[0] == shown[1]
+    displayed = [_run(_stage(staged, segment_bytes, buffers, timeout_s), steps) for staged in (True, False)]
+    assert displayed[0] == displayed[1]
 
 
 def test_records_are_staged_once_every_subpartition_has_a_buffer() -> None:

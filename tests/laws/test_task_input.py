@@ -126,12 +126,12 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
             channels.append(Channel(gate, index, f"d{number}", pool, overtaken, len(channels)))
     recorder = Recorder(channels)
     mailbox = Mailbox()
-    told = [InputInformation(EdgeId("s", "t", number), format="bytes") for number in range(1, len(gates) + 1)]
+    reported = [InputInformation(EdgeId("s", "t", number), format="bytes") for number in range(1, len(gates) + 1)]
     inputs = TaskInput(
         "t",
         dict(enumerate(gates)),
-        told,
-        [each.edge for each in told],
+        reported,
+        [each.edge for each in reported],
         mailbox,
         recorder,
         cast(NetworkEnvironment, Manager()),
@@ -140,7 +140,7 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
     )
     keys = [
         (each.edge.partition(0, "bytes"), index)
-        for each, width in zip(told, widths, strict=True)
+        for each, width in zip(reported, widths, strict=True)
         for index in range(width)
     ]
     left = data.draw(st.integers(0, 12), label="records")
@@ -200,8 +200,8 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
     for number, (channel, processed) in enumerate(zip(channels, recorder.at_snapshot, strict=True)):
         assert channel.in_front is not None
         expected = channel.in_front[processed:]
-        found = split_stream(captured.pop(keys[number], b"") + overtaken[number])
-        assert found == expected, f"channel {number}"
+        actual = split_stream(captured.pop(keys[number], b"") + overtaken[number])
+        assert actual == expected, f"channel {number}"
     assert captured == {}
 
     for channel in channels:

@@ -71,8 +71,8 @@ def test_a_share_is_one(waits: list[tuple[float, float]], made: float) -> None:
         meter.begin(now)
         now += wait
         meter.end(now)
-        found = meter.statistics(now)
-        assert 0.0 <= found.ms_per_s <= 1000.0
-        assert before <= found.total_s <= now - made + 1e-6
-        assert 0.0 <= found.longest_s <= found.total_s + 1e-6
-        before = found.total_s
+        actual = meter.statistics(now)
+        assert 0.0 <= actual.ms_per_s <= 1000.0
+        assert before <= actual.total_s <= now - made + 1e-6
+        assert 0.0 <= actual.longest_s <= actual.total_s + 1e-6
+        before = actual.total_s

@@ -32,11 +32,11 @@ def test_what_imports_a_changed_module_is_as_far_away_as_there_are_imports() -> 
 
 @pytest.mark.whole
 def test_the_tests_of_a_module_come_before_those_that_reach_it_through_others() -> None:
-    found = [
+    actual = [
         test.relative_to(ROOT).as_posix() for test in check.tests_of([Path("netstack/exchange/outbound/selector.py")])
     ]
     near, far = (
-        found.index(f"tests/netstack/{name}.py")
+        actual.index(f"tests/netstack/{name}.py")
         for name in ("exchange/outbound/test_selector", "cluster/jobmanager/test_local")
     )
     assert near < far
@@ -44,9 +44,9 @@ def test_the_tests_of_a_module_come_before_those_that_reach_it_through_others() 
 
 @pytest.mark.whole
 def test_a_changed_test_and_the_tests_of_a_changed_helper_run() -> None:
-    found = check.tests_of([Path("tests/system/test_jobs.py"), Path("tests/system/jobworld.py")])
-    assert found[0] == ROOT / "tests/system/test_jobs.py"
-    assert ROOT / "tests/system/test_placement.py" in found or ROOT / "tests/system/test_tune.py" in found
+    actual = check.tests_of([Path("tests/system/test_jobs.py"), Path("tests/system/jobworld.py")])
+    assert actual[0] == ROOT / "tests/system/test_jobs.py"
+    assert ROOT / "tests/system/test_placement.py" in actual or ROOT / "tests/system/test_tune.py" in actual
 
 
 def test_a_long_module_of_the_packages_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

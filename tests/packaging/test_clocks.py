@@ -89,25 +89,25 @@ def _in_loops(function: ast.stmt) -> set[ast.AST]:
 
 def _limits(function: ast.stmt) -> set[ast.AST]:
     """The readings of a clock that set a generous limit, or look whether it is over."""
-    found: set[ast.AST] = set()
+    actual: set[ast.AST] = set()
     for node in ast.walk(function):
         match node:
             case ast.Assign() if any(name.split(", ")[-1].rstrip(")") in LIMITS for name in _names(node)):
                 added = [each.right for each in ast.walk(node.value) if isinstance(each, ast.BinOp)]
                 short = [each for each in added if isinstance(each, ast.Constant) and each.value < LEAST_LIMIT_S]
-                found |= set() if short or not added else set(ast.walk(node.value))
+                actual |= set() if short or not added else set(ast.walk(node.value))
             case ast.Compare() | ast.BinOp() if any(
                 isinstance(each, ast.Name) and each.id in LIMITS for each in ast.walk(node)
             ):
-                found |= set(ast.walk(node))
-    return found
+                actual |= set(ast.walk(node))
+    return actual
 
 
 def test_no_test_that_runs_on_every_change_judges_by_a_wall_clock() -> None:
     files = sorted(TESTS.rglob("*.py"))
     assert len(files) > 300
-    found = [each for path in files for each in judged(path.relative_to(TESTS).as_posix(), path.read_text())]
-    assert found == [], "take a virtual clock, a count or an order, or mark the test `long`"
+    actual = [each for path in files for each in judged(path.relative_to(TESTS).as_posix(), path.read_text())]
+    assert actual == [], "take a virtual clock, a count or an order, or mark the test `long`"
 
 
 def test_what_is_allowed_is_there() -> None:

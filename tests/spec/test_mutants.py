@@ -25,7 +25,7 @@ def test_each_has_its_place_and_its_tests(mutant: Any) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("new", "test", "told"),
+    ("new", "test", "reported"),
     [
         ("return a - b", "test_sum", ""),
         ("return b + a", "test_sum", "all tests pass"),
@@ -33,14 +33,14 @@ def test_each_has_its_place_and_its_tests(mutant: Any) -> None:
         ("return a - b", "test_nothing", "the tests could not be run"),
     ],
 )
-def test_a_bug_is_caught_when_a_test_fails(tmp_path: Path, new: str, test: str, told: str) -> None:
+def test_a_bug_is_caught_when_a_test_fails(tmp_path: Path, new: str, test: str, reported: str) -> None:
     source = "def add(a, b):\n    return a + b\n"
     (tmp_path / "sums.py").write_text(source)
     (tmp_path / "test_sums.py").write_text("from sums import add\n\n\ndef test_sum():\n    assert add(1, 2) == 3\n")
     mutant = mutants.Mutant("sums", "sums.py", "return a + b", new, (f"test_sums.py::{test}",))
     why = mutants.plant(tmp_path, mutant)
-    assert why.startswith(told)
-    assert bool(why) == bool(told)
+    assert why.startswith(reported)
+    assert bool(why) == bool(reported)
     assert (tmp_path / "sums.py").read_text() == source
 
 

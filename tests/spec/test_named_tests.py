@@ -27,12 +27,12 @@ TESTED = [row for row in THREATS + FLINK if row[-1] != "not tested"]
 @pytest.mark.parametrize("row", TESTED)
 def test_every_line_names_a_test_that_exists(row: list[str]) -> None:
     for named in row[-1].split(", "):
-        found = re.fullmatch(r"`(tests/(?:\w+/)*test_\w+\.py)::(test_\w+)`", named)
-        assert found is not None, row
-        module = ast.parse((ROOT / found[1]).read_text(encoding="utf-8"))
+        actual = re.fullmatch(r"`(tests/(?:\w+/)*test_\w+\.py)::(test_\w+)`", named)
+        assert actual is not None, row
+        module = ast.parse((ROOT / actual[1]).read_text(encoding="utf-8"))
         functions = (node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-        test = next((node for node in functions if node.name == found[2]), None)
-        assert test is not None, f"{found[1]} has no {found[2]}"
+        test = next((node for node in functions if node.name == actual[2]), None)
+        assert test is not None, f"{actual[1]} has no {actual[2]}"
 
 
 def test_the_pages_have_all_their_lines() -> None:

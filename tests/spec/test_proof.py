@@ -18,17 +18,17 @@ SPEC = (Path(__file__).resolve().parents[2] / "netstack/exchange/wire/SPEC.md").
 
 def lines() -> list[tuple[str, bytes]]:
     """Who says what."""
-    found = re.search(r"^```proof\n(.*?)^```$", SPEC, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    words = (line.partition(";")[0].split(maxsplit=1) for line in found[1].splitlines())
+    actual = re.search(r"^```proof\n(.*?)^```$", SPEC, re.MULTILINE | re.DOTALL)
+    assert actual is not None
+    words = (line.partition(";")[0].split(maxsplit=1) for line in actual[1].splitlines())
     return [(who, bytes.fromhex(data)) for who, data in words]
 
 
 @pytest.mark.parametrize(("us", "prove"), [("dialler", prove_dialler), ("acceptor", prove_acceptor)])
 def test_each_end_says_what_the_page_says(us: str, prove: Callable[..., Awaitable[None]]) -> None:
-    (_, secret), *said = lines()
-    ours = b"".join(data for who, data in said if who == us)
-    theirs = b"".join(data for who, data in said if who != us)
+    (_, secret), *message = lines()
+    ours = b"".join(data for who, data in message if who == us)
+    theirs = b"".join(data for who, data in message if who != us)
     nonce = ours[4:36]
 
     def token(count: int) -> bytes:

@@ -355,10 +355,10 @@ def test_records() -> None:
     deserializer = RecordDeserializer(BytesFormat(), spill=SpillDirectory(), spill_threshold_bytes=1 << 20)
     assert deserializer.feed(memoryview(written)) == [b"ab", b"cd", b"ef"]
     for name, value in (("int64", -2), ("float64", 1.0)):
-        shown = re.search(rf"\| {name} \|.*: {value} is `([0-9a-f]+)`", section(12))
-        assert shown is not None
-        assert bytes(format_named(name).encode(value)).hex() == shown[1]
-        assert format_named(name).decode(memoryview(bytes.fromhex(shown[1]))) == value
+        displayed = re.search(rf"\| {name} \|.*: {value} is `([0-9a-f]+)`", section(12))
+        assert displayed is not None
+        assert bytes(format_named(name).encode(value)).hex() == displayed[1]
+        assert format_named(name).decode(memoryview(bytes.fromhex(displayed[1]))) == value
     assert set(re.findall(r"^\| (\w+) \|", section(12), re.MULTILINE)) == {
         "format",
         "bytes",

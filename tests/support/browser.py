@@ -45,13 +45,13 @@ class Browser:
 
     async def listen(self) -> None:
         """Takes what the browser says, until it ends."""
-        found = b""
+        actual = b""
         while True:
             await trio.lowlevel.wait_readable(self._read_fd)
             data = os.read(self._read_fd, 1 << 16)
             if not data:
                 return
-            *messages, found = (found + data).split(b"\0")
+            *messages, actual = (actual + data).split(b"\0")
             for message in map(json.loads, messages):
                 if message.get("id") in self._waiting:
                     self._answers[message["id"]] = message
@@ -102,22 +102,22 @@ class Page:
 
     async def value(self, script: str) -> Any:
         """What an expression of JavaScript is worth there, as plain data."""
-        found = await self._browser.call(
+        actual = await self._browser.call(
             "Runtime.evaluate", self._session, expression=script, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in found:
-            raise AssertionError(f"{script}: {found['exceptionDetails'].get('exception', found['exceptionDetails'])}")
-        return found["result"].get("value")
+        if "exceptionDetails" in actual:
+            raise AssertionError(f"{script}: {actual['exceptionDetails'].get('exception', actual['exceptionDetails'])}")
+        return actual["result"].get("value")
 
     async def until(self, script: str) -> Any:
         """Looks until an expression is true; its value. The test's own patience ends the wait."""
         while True:
             try:
-                found = await self.value(script)
+                actual = await self.value(script)
             except AssertionError:  # the page is not there yet
-                found = None
-            if found or found == {}:  # an element has no plain data
-                return found
+                actual = None
+            if actual or actual == {}:  # an element has no plain data
+                return actual
             await trio.sleep(_LOOK_S)
 
     async def press(self, key: str, *, text: str = "") -> None:
@@ -128,10 +128,10 @@ class Page:
 
     async def picture(self, path: Path) -> None:
         """A picture of all of it, for people."""
-        found = await self._browser.call(
+        actual = await self._browser.call(
             "Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True
         )
-        await trio.Path(path).write_bytes(base64.b64decode(found["data"]))
+        await trio.Path(path).write_bytes(base64.b64decode(actual["data"]))
 
 
 @asynccontextmanager

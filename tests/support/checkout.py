@@ -27,12 +27,12 @@ def untracked_files(root: Path = ROOT) -> frozenset[str] | None:
     command = ["git", "status", "--porcelain", "-z", "--ignored", "--untracked-files=all", "--", "."]
     command += [f":(exclude,glob)**/{cache}{end}" for cache in _CACHES for end in ("", "/**")]
     try:
-        found = subprocess.run(command, cwd=root, capture_output=True, check=False)
+        actual = subprocess.run(command, cwd=root, capture_output=True, check=False)
     except OSError:
         return None
-    if found.returncode:
+    if actual.returncode:
         return None
-    lines = found.stdout.decode(errors="surrogateescape").split("\0")
+    lines = actual.stdout.decode(errors="surrogateescape").split("\0")
     return frozenset(line[3:] for line in lines if line[:2] in ("??", "!!") and not line.endswith(_SOURCES))
 
 

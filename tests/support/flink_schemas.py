@@ -23,16 +23,16 @@ def random_columns(rng: random.Random, depth: int = 2) -> str:
 def random_type(rng: random.Random, depth: int) -> str:
     kind = rng.choice(("ARRAY", "MAP", "MULTISET", "ROW")) if depth and rng.random() < 0.2 else ""
     if kind == "ARRAY":
-        found = f"ARRAY<{random_type(rng, depth - 1)}>"
+        actual = f"ARRAY<{random_type(rng, depth - 1)}>"
     elif kind == "MAP":
-        found = f"MAP<{rng.choice(KEYS)} NOT NULL, {random_type(rng, depth - 1)}>"
+        actual = f"MAP<{rng.choice(KEYS)} NOT NULL, {random_type(rng, depth - 1)}>"
     elif kind == "MULTISET":
-        found = f"MULTISET<{rng.choice(KEYS)} NOT NULL>"
+        actual = f"MULTISET<{rng.choice(KEYS)} NOT NULL>"
     elif kind == "ROW":
-        found = f"ROW<{random_columns(rng, depth - 1)}>"
+        actual = f"ROW<{random_columns(rng, depth - 1)}>"
     else:
-        found = rng.choice(PLAIN)
-    return found + rng.choice(("", "", " NOT NULL"))
+        actual = rng.choice(PLAIN)
+    return actual + rng.choice(("", "", " NOT NULL"))
 
 
 def plain_values(array: Any) -> list[Any]:
@@ -57,8 +57,8 @@ def plain_values(array: Any) -> list[Any]:
         values = array.cast(pa.int64()).to_pylist()
         return [each if each is None else [each // factor, each % factor * (1_000_000 // factor)] for each in values]
     if types.is_date32(type_) or types.is_time32(type_):
-        found: list[Any] = array.cast(pa.int32()).to_pylist()
-        return found
+        actual: list[Any] = array.cast(pa.int32()).to_pylist()
+        return actual
     return [None if each is None else _plain(type_, each) for each in array.to_pylist()]
 
 

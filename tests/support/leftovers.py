@@ -57,19 +57,19 @@ def left_since(before: Look) -> list[str]:
 
 
 def _descriptors() -> list[str]:
-    found = []
+    actual = []
     for number in os.listdir("/proc/self/fd"):
         try:
             what = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
             continue
         if what.startswith(_KINDS):
-            found.append(f"descriptor {number}, {what}")
-    return found
+            actual.append(f"descriptor {number}, {what}")
+    return actual
 
 
 def _processes() -> list[str]:
-    found = []
+    actual = []
     for task in os.listdir("/proc/self/task"):
         try:
             children = Path(f"/proc/self/task/{task}/children").read_text().split()
@@ -80,8 +80,8 @@ def _processes() -> list[str]:
                 line = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            found.append(f"process {child}, {line[:200]}")
-    return found
+            actual.append(f"process {child}, {line[:200]}")
+    return actual
 
 
 def _threads() -> list[str]:

@@ -19,7 +19,7 @@ def run(records: list[bytes]) -> bytes:
 
 def split_stream(stream: bytes) -> list[bytes]:
     """The records of a whole stream."""
-    found: list[bytes] = []
+    actual: list[bytes] = []
     position = 0
     while position < len(stream):
         (first,) = struct.unpack_from(">I", stream, position)
@@ -33,9 +33,9 @@ def split_stream(stream: bytes) -> list[bytes]:
             assert 0 < width < 2**31
         assert position + count * width <= len(stream)
         for _ in range(count):
-            found.append(stream[position : position + width])
+            actual.append(stream[position : position + width])
             position += width
-    return found
+    return actual
 
 
 @st.composite

@@ -99,14 +99,14 @@ class ClusterRig:
 
     def wait_running(self, job_id: str) -> Document:
         """Until all tasks of a job run; its document."""
-        found: list[Document] = []
+        actual: list[Document] = []
 
         def is_running() -> bool:
-            found[:] = [self.job(job_id)]
-            return set(found[0]["tasks"]) == {"running"}
+            actual[:] = [self.job(job_id)]
+            return set(actual[0]["tasks"]) == {"running"}
 
         self.wait_until(is_running)
-        return found[0]
+        return actual[0]
 
     def command(self, *words: str, path: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """A command that asks this cluster, as a process of its own; `path` is where it finds more modules."""

@@ -23,8 +23,8 @@ def main(master: str, nodes: int, words: list[str]) -> None:
     with open_session(SparkSettings(master=master, nodes=nodes)) as spark:
         for word in words:
             began_s = time.monotonic()
-            told = {"equal": equal, "replaced": replaced, "endless": endless}[word](spark, nodes)
-            tell({**told, "seconds": time.monotonic() - began_s})
+            reported = {"equal": equal, "replaced": replaced, "endless": endless}[word](spark, nodes)
+            tell({**reported, "seconds": time.monotonic() - began_s})
 
 
 def tell(document: dict[str, Any]) -> None:
@@ -34,25 +34,25 @@ def tell(document: dict[str, Any]) -> None:
 
 def equal(spark: Any, nodes: int) -> dict[str, Any]:
     df = spark.range(0, 300_000, 1, nodes).selectExpr("id % 1000 as key", "id", "rpad('', 200, id) as text")
-    told = ExchangeStatistics(spark)
+    reported = ExchangeStatistics(spark)
     sums = []
-    for frame in (exchange(df, key="key", statistics=told, **HEARTBEATS), df):
+    for frame in (exchange(df, key="key", statistics=reported, **HEARTBEATS), df):
         hashed = frame.selectExpr("key", "xxhash64(id, text) % 1000000007 as h").groupBy("key").sum("h")
         with plain_errors():
             sums.append(sorted(map(tuple, hashed.collect())))
-    return {"is_equal": sums[0] == sums[1], "keys": len(sums[0]), "slowest": told.slowest()}
+    return {"is_equal": sums[0] == sums[1], "keys": len(sums[0]), "slowest": reported.slowest()}
 
 
 def replaced(spark: Any, nodes: int) -> dict[str, Any]:
     rows = 10_000_000
-    told = ExchangeStatistics(spark)
+    reported = ExchangeStatistics(spark)
     tell({"began": "replaced"})
     with plain_errors():
-        found = exchange(spark.range(0, rows, 1, nodes), key="id", statistics=told, **HEARTBEATS)
-        sums = found.selectExpr("count(*)", "sum(id)").first()
-    tasks = told.tasks()
+        actual = exchange(spark.range(0, rows, 1, nodes), key="id", statistics=reported, **HEARTBEATS)
+        sums = actual.selectExpr("count(*)", "sum(id)").first()
+    tasks = reported.tasks()
     is_whole = tuple(sums) == (rows, rows * (rows - 1) // 2) and sum(each.rows_out for each in tasks) == rows
-    return {"is_whole": is_whole, "tasks": len(tasks), "build": told.build()}
+    return {"is_whole": is_whole, "tasks": len(tasks), "build": reported.build()}
 
 
 def endless(spark: Any, nodes: int) -> dict[str, Any]:

@@ -60,9 +60,9 @@ async def test_parallelism_follows_what_was_written(tmp_path: Path, monkeypatch:
             for words in (5_000, 50_000):
                 counts = text_of(tmp_path / "text", words)
                 results, vertices = await run(cluster, batch_word_count(str(tmp_path / "text"), volume=volume))
-                found = results["top"][0]
-                assert found["words"] == words
-                assert all(counts[word] == count for word, count in found["top"])
+                actual = results["top"][0]
+                assert actual["words"] == words
+                assert all(counts[word] == count for word, count in actual["top"])
                 count = vertices["count"]
                 why = count["decided"]
                 (given,) = why["inputs"]
@@ -148,10 +148,10 @@ async def test_hybrid_readers_start_beside_their_producers_where_there_are_slots
             )
 
             async def is_half_running() -> bool:
-                found = await cluster.client.job(job_id)
-                states = [[subtask["state"] for subtask in vertex["subtasks"]] for vertex in found["vertices"]]
-                told = [entry["text"] for entry in found["log"] if entry["what"] == "slots"]
-                return states == [["running"] * 2, ["scheduled"] * 2] and "missing slots: 2" in told[-1]
+                actual = await cluster.client.job(job_id)
+                states = [[subtask["state"] for subtask in vertex["subtasks"]] for vertex in actual["vertices"]]
+                reported = [entry["text"] for entry in actual["log"] if entry["what"] == "slots"]
+                return states == [["running"] * 2, ["scheduled"] * 2] and "missing slots: 2" in reported[-1]
 
             await until(is_half_running)
             assert not (tmp_path / "seen").exists()
@@ -261,8 +261,8 @@ async def test_a_killed_slot_costs_no_result_that_it_had_finished(
                 )
 
             async def has_read() -> bool:
-                found = await subtasks("sums")
-                return [each["state"] for each in found] == ["running", "running"] and not any(
+                actual = await subtasks("sums")
+                return [each["state"] for each in actual] == ["running", "running"] and not any(
                     each["state"] != "finished" for each in await subtasks("numbers")
                 )
 
@@ -312,17 +312,17 @@ async def test_a_slow_host_gets_help(tmp_path: Path, monkeypatch: pytest.MonkeyP
             job = batch_jobs.slow_sums(str(tmp_path / "slow"), speculation)
             job_id = await cluster.client.submit(job.stream_graph())
             result = await cluster.wait(job_id)
-            found = await cluster.client.job(job_id)
+            actual = await cluster.client.job(job_id)
             assert result.results["result"] == {0: batch_jobs.expected()}
-            sums = next(vertex for vertex in found["vertices"] if vertex["name"] == "sums")["subtasks"]
+            sums = next(vertex for vertex in actual["vertices"] if vertex["name"] == "sums")["subtasks"]
             pids = {each["name"]: each["pid"] for each in await cluster.client.taskmanagers()}
             slow = (tmp_path / "slow").read_text()
             assert len([each for each in sums if each["attempt"]]) == 1
             assert all(str(pids[each["taskmanager"]]) != slow for each in sums)
-            assert found["restarts"] == 0
-            assert (found["speculation"]["won"], found["speculation"]["failed"]) == (1, 0)
-            assert [pids[name] for name in found["speculation"]["blocked"]] == [int(slow)]
-            assert {entry["what"] for entry in found["log"]} >= {"speculation", "blocklist"}
+            assert actual["restarts"] == 0
+            assert (actual["speculation"]["won"], actual["speculation"]["failed"]) == (1, 0)
+            assert [pids[name] for name in actual["speculation"]["blocked"]] == [int(slow)]
+            assert {entry["what"] for entry in actual["log"]} >= {"speculation", "blocklist"}
             assert not kept_files(tmp_path, "*.data"), "of the one that lost, too"
 
 
@@ -355,7 +355,7 @@ async def test_a_lost_host_costs_only_its_results(tmp_path: Path, monkeypatch: p
             await until(is_restarted)
             gate.touch()
             result = await cluster.wait(job_id)
-            found = await vertices()
+            actual = await vertices()
     assert result.results["result"] == {0: batch_jobs.expected()}
-    assert [bool(each["attempt"]) for each in found["numbers"]["subtasks"]] == mine
-    assert not found["result"]["subtasks"][0]["attempt"]
+    assert [bool(each["attempt"]) for each in actual["numbers"]["subtasks"]] == mine
+    assert not actual["result"]["subtasks"][0]["attempt"]

@@ -24,11 +24,11 @@ PATIENCE_S = 120.0
 
 async def blobs(cluster: LocalCluster) -> list[dict[str, int]]:
     """What each TaskManager says of its blobs."""
-    found = []
+    actual = []
     for each in cluster.jobmanager.taskmanagers.all():
         async with open_client(each.location.address, secret=cluster.jobmanager.config.secret) as client:
-            found.append((await client.statistics())["blobs"])
-    return found
+            actual.append((await client.statistics())["blobs"])
+    return actual
 
 
 @pytest.mark.long

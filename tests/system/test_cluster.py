@@ -66,19 +66,19 @@ def test_word_count_over_four_taskmanagers(cluster: ClusterRig, capsys: pytest.C
 @pytest.mark.whole
 def test_a_job_that_fails_says_which_operator_and_why(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "cluster_jobs:raising", "--wait"]) == 1
-    said = capsys.readouterr().err.strip().splitlines()
-    assert said[-1].startswith("netstack: ")
-    assert "check" in said[-1]
-    assert "ValueError: operator 'check': no room for 2" in said[-1]
+    message = capsys.readouterr().err.strip().splitlines()
+    assert message[-1].startswith("netstack: ")
+    assert "check" in message[-1]
+    assert "ValueError: operator 'check': no room for 2" in message[-1]
 
 
 @pytest.mark.whole
 def test_a_module_that_is_missing_on_one_host(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "cluster_jobs:with_code_of", "-p", "module=only_on_three", "--wait"]) == 1
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "No module named 'only_on_three'" in said
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "No module named 'only_on_three'" in message
     taskmanagers = command(capsys, "jobs")["taskmanagers"]
-    assert taskmanagers[3]["name"] in said, "it does not say where"
+    assert taskmanagers[3]["name"] in message, "it does not say where"
 
 
 def test_other_code_than_where_the_job_was_submitted_is_refused(
@@ -90,45 +90,45 @@ def test_other_code_than_where_the_job_was_submitted_is_refused(
         main(["submit", "cluster_jobs:with_code_of", "-p", "module=only_on_three", "-p", "parallelism=3", "--wait"])
         == 1
     )
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "package 'only_on_three' is build" in said
-    assert "where the job was submitted" in said
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "package 'only_on_three' is build" in message
+    assert "where the job was submitted" in message
 
 
 def test_one_sentence_for_what_cannot_be(
     cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def said(*words: str, code: int = 1) -> str:
+    def message(*words: str, code: int = 1) -> str:
         assert main([*words]) == code
         lines = capsys.readouterr().err.strip().splitlines()
         assert len(lines) == 1
         return lines[0]
 
-    assert said("jobs", "no-such-job") == "netstack: there is no job 'no-such-job'; `netstack jobs` lists them"
+    assert message("jobs", "no-such-job") == "netstack: there is no job 'no-such-job'; `netstack jobs` lists them"
     other = tmp_path / "secret"
     other.write_bytes(Secret.generate().reveal())
     other.chmod(0o600)
-    assert "shared secret differs" in said("jobs", "--secret-file", str(other))
-    assert f"cannot listen at {cluster.address}: Address already in use" in said(
+    assert "shared secret differs" in message("jobs", "--secret-file", str(other))
+    assert f"cannot listen at {cluster.address}: Address already in use" in message(
         "jobmanager", "--listen", cluster.address
     )
     folder = str(cluster.folder / "jobs")
-    assert f"{folder} is in use by another JobManager" in said(
+    assert f"{folder} is in use by another JobManager" in message(
         "jobmanager", "--listen", "127.0.0.1:0", "--folder", folder, code=2
     )
-    assert "min_parallelism=9, max_parallelism=4: give" in said(
+    assert "min_parallelism=9, max_parallelism=4: give" in message(
         "jobmanager", "--min-parallelism", "9", "--max-parallelism", "4", code=2
     )
-    assert "no JobManager answers at tcp://127.0.0.1:1" in said("jobs", "--jobmanager", "tcp://127.0.0.1:1")
-    assert "no such thing" in said("submit", "cluster_jobs:no_such_thing", code=2).replace("_", " ")
+    assert "no JobManager answers at tcp://127.0.0.1:1" in message("jobs", "--jobmanager", "tcp://127.0.0.1:1")
+    assert "no such thing" in message("submit", "cluster_jobs:no_such_thing", code=2).replace("_", " ")
 
 
 def test_a_job_is_listed_cancelled_and_remembered(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
     job_id = command(capsys, "submit", "cluster_jobs:forever", "-p", "parallelism=2")["job_id"]
     cluster.wait_running(job_id)
     assert main(["jobs"]) == 0
-    shown = capsys.readouterr().out
-    assert "4 TaskManagers, 6 of 8 slots free" in shown
+    displayed = capsys.readouterr().out
+    assert "4 TaskManagers, 6 of 8 slots free" in displayed
     assert main(["jobs", job_id]) == 0
     assert "4 running" not in capsys.readouterr().out  # two vertices of two
     assert main(["savepoint", job_id]) == 1
@@ -217,8 +217,8 @@ def test_a_failure_in_code_that_was_sent_is_told_with_its_lines_and_remembered(t
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(4, flags=["--allow-submitted"])
         words = ("cluster_jobs:with_code_of", "-p", "module=sent_failing", "--ship", str(tmp_path / "sent_failing.py"))
-        said = communicate(rig.command("submit", *words, "-p", "parallelism=1", "--wait", path=[HERE]), 1)[1]
-        job_line, *lines, last = said.splitlines()
+        message = communicate(rig.command("submit", *words, "-p", "parallelism=1", "--wait", path=[HERE]), 1)[1]
+        job_line, *lines, last = message.splitlines()
         job_id = job_line.removeprefix("job ")
         text = "\n".join(lines)
         assert re.search(r'\.zip/sent_failing\.py", line 2, in same\n    return \{\}\[item\]\nKeyError: ', text)
@@ -253,9 +253,9 @@ def test_who_waits_for_a_job_gets_its_results_though_the_jobmanager_is_killed(tm
             assert rig.jobmanager is not None
             end(rig.jobmanager)
             rig.start_jobmanager(rig.address)
-            out, said = waiting.communicate(timeout=PATIENCE_S)
-        assert waiting.returncode == 0, said
-        lines = said.decode().splitlines()
+            out, message = waiting.communicate(timeout=PATIENCE_S)
+        assert waiting.returncode == 0, message
+        lines = message.decode().splitlines()
         # How soon TaskManagers dial again decides whether it is told that slots are missing meanwhile.
         assert [line.split(" (")[0] for line in lines if not line.startswith("the job waits for ")] == [
             f"job {job['job_id']}",

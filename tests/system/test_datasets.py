@@ -54,10 +54,10 @@ async def test_another_job_reads_it_until_it_is_released(tmp_path: Path, monkeyp
                 await client.submit(batch_jobs.reads("numbers"))
             await run(client, batch_jobs.keeps("numbers"))
             await wait_files(tmp_path, 3)  # a partition for each of the subtasks that wrote it
-            (found,) = await client.datasets()
-            assert (found["dataset_id"], found["partitions"], found["missing"]) == ("numbers", 3, [])
-            assert found["bytes"] == sum(4 + len(batch_jobs.packed(number)) for number in range(batch_jobs.NUMBERS))
-            volume = found["bytes"] // 5 + 1
+            (actual,) = await client.datasets()
+            assert (actual["dataset_id"], actual["partitions"], actual["missing"]) == ("numbers", 3, [])
+            assert actual["bytes"] == sum(4 + len(batch_jobs.packed(number)) for number in range(batch_jobs.NUMBERS))
+            volume = actual["bytes"] // 5 + 1
             job_id = await client.submit(batch_jobs.reads_adaptively("numbers", volume))
             assert (await client.wait(job_id)).results["result"] == {0: batch_jobs.expected()}
             assert (await client.job(job_id))["vertices"][0]["parallelism"] == 5
@@ -101,8 +101,8 @@ def test_a_dataset_outlives_the_slots_that_wrote_it(tmp_path: Path) -> None:
             with contextlib.suppress(ProcessLookupError):  # it has ended since it was listed
                 os.kill(pid, signal.SIGKILL)
         rig.wait_until(lambda: not slots & slots_of(rig.taskmanagers[0].pid))
-        found = rig.ask(lambda client: run(client, batch_jobs.reads("numbers")))
-        assert found == {0: batch_jobs.expected()}
+        actual = rig.ask(lambda client: run(client, batch_jobs.reads("numbers")))
+        assert actual == {0: batch_jobs.expected()}
         rig.ask(lambda client: client.release_dataset("numbers"))
         rig.wait_until(lambda: not kept_files(folder))
 
@@ -132,12 +132,12 @@ async def test_it_outlives_the_jobmanager_and_dies_with_its_taskmanager(
                 await run(client, batch_jobs.keeps("others"))
                 assert [each["dataset_id"] for each in await client.datasets()] == ["others"]
                 await wait_files(tmp_path, 3)
-                (found,) = await client.datasets()
+                (actual,) = await client.datasets()
                 pids = {each["address"]: each["pid"] for each in await client.taskmanagers()}
                 listed = await netstack_datasets("--jobmanager", address, "--json")
                 assert [each["dataset_id"] for each in json.loads(listed)["datasets"]] == ["others"]
                 assert "others" in await netstack_datasets("--jobmanager", address)
-                os.kill(pids[found["taskmanagers"][0]], signal.SIGKILL)
+                os.kill(pids[actual["taskmanagers"][0]], signal.SIGKILL)
                 while not (await client.datasets())[0]["missing"]:  # noqa: ASYNC110
                     await trio.sleep(0.05)
                 with pytest.raises(RequestRefused, match="cannot be read: 1 of its TaskManagers"):

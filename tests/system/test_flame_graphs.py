@@ -30,8 +30,8 @@ def submit(rig: ClusterRig, *words: str) -> str:
     with rig.command("submit", *words, "--json", path=[str(Path(cluster_jobs.__file__).parent)]) as command:
         out, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
-    found: str = json.loads(out)["job_id"]
-    return found
+    actual: str = json.loads(out)["job_id"]
+    return actual
 
 
 @pytest.mark.whole
@@ -46,9 +46,9 @@ def test_a_task_that_computes_is_sampled_from_outside(tmp_path: Path, slots_in: 
             path = f"{rig.page}/jobs/{job_id}/vertices/{vertex}/flamegraph"
             request = urllib.request.Request(path, headers={"Authorization": f"Bearer {token}"})
             with urllib.request.urlopen(request, timeout=120) as answer:
-                found = json.loads(answer.read())
-            assert found["endTimestamp"] > 1e12
-            root: dict[str, Any] = found["data"]
+                actual = json.loads(answer.read())
+            assert actual["endTimestamp"] > 1e12
+            root: dict[str, Any] = actual["data"]
             assert root["name"] == "root"
             assert root["value"] == sum(child["value"] for child in root["children"])
             return root
@@ -63,8 +63,8 @@ def test_a_task_that_computes_is_sampled_from_outside(tmp_path: Path, slots_in: 
         function = "do_to_process (" if slots_in == "processes" else "computes ("
 
         def is_seen() -> bool:
-            found = graph(job_id, number)
-            return any(name.startswith(function) for name in names_of(found)) and found["value"] >= 10
+            actual = graph(job_id, number)
+            return any(name.startswith(function) for name in names_of(actual)) and actual["value"] >= 10
 
         rig.wait_until(is_seen)
         with pytest.raises(urllib.error.HTTPError, match="404"):

@@ -30,10 +30,10 @@ def test_a_job_that_fails_once_over_a_long_line_counts_exactly_from_an_unaligned
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "keys with an exact count: 64 of 64, after a failure: true" in done.stdout
-    found = re.search(r"checkpoints: (\d+) completed, \d+ failed, 1 restored; (\d+) bytes in flight", done.stdout)
-    assert found is not None, done.stdout
-    assert int(found[1]) >= 2
-    assert int(found[2]) > 0, "nothing was overtaken"
+    actual = re.search(r"checkpoints: (\d+) completed, \d+ failed, 1 restored; (\d+) bytes in flight", done.stdout)
+    assert actual is not None, done.stdout
+    assert int(actual[1]) >= 2
+    assert int(actual[2]) > 0, "nothing was overtaken"
     assert "credits" in done.stderr
 
 
@@ -179,7 +179,7 @@ def test_a_batch_job_runs_with_pipelined_exchanges(job_jar: Path, scratch: Path)
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         (
             "execution.batch-shuffle-mode=ALL_EXCHANGES_HYBRID_FULL",
@@ -189,11 +189,11 @@ def test_a_batch_job_runs_with_pipelined_exchanges(job_jar: Path, scratch: Path)
     ],
 )
 def test_exchanges_that_netstack_cannot_serve_are_refused_once(
-    option: str, said: str, job_jar: Path, scratch: Path
+    option: str, message: str, job_jar: Path, scratch: Path
 ) -> None:
     code, _, errors = run_batch(job_jar, scratch, option)
     assert code != 0
-    assert said in errors
+    assert message in errors
     assert "This suppresses job restarts" in errors
 
 

@@ -121,12 +121,12 @@ def test_others_keep_their_share_of_a_flooded_producer(victim: Victim, kind: str
         time.sleep(WINDOW_S)
         before = victim.rate(since)
         with process("flood", victim.address, kind, str(connections)) as flood:
-            said = Said(flood)
-            assert said.heard.wait(WAIT_S), "nobody heard the flood, so it shows nothing"
+            message = Said(flood)
+            assert message.heard.wait(WAIT_S), "nobody heard the flood, so it shows nothing"
             time.sleep(0.6)  # until all of it has begun
             since = time.monotonic()
             time.sleep(WINDOW_S)
-            assert kind == "garbage" or not said.ended, "the flood was refused, so it shows nothing"
+            assert kind == "garbage" or not message.ended, "the flood was refused, so it shows nothing"
             seen.append((victim.rate(since) / before if before else 0.0, victim.ping_s(since)))
         time.sleep(0.2)
         if seen[-1][0] >= KEPT and seen[-1][1] <= PING_S:

@@ -235,9 +235,9 @@ async def test_misuse_of_a_channel_fails_this_channel_only(name: str) -> None:
         await raw.send(frame(PING, bytes(8)))
         await raw.expect(PONG)
         (sending,) = [
-            found
-            for found in manager.statistics().accepted
-            if len(found.channels) == 1 and found.channels[0].partition_id == "p1"
+            actual
+            for actual in manager.statistics().accepted
+            if len(actual.channels) == 1 and actual.channels[0].partition_id == "p1"
         ]
         assert [channel.channel for channel in sending.channels] == [1]
 

@@ -71,11 +71,11 @@ def all_over(rig: ClusterRig, jobs: dict[str, str]) -> bool:
     """Whether all jobs have ended; those whose code does not return are cancelled."""
 
     async def look(client: JobClient) -> bool:
-        found = {each["job_id"]: each for each in await client.jobs()}
+        actual = {each["job_id"]: each for each in await client.jobs()}
         for job_id, how in jobs.items():
-            if how in HANGING and found[job_id]["state"] == "running" and (await client.job(job_id))["blocked"]:
+            if how in HANGING and actual[job_id]["state"] == "running" and (await client.job(job_id))["blocked"]:
                 await client.cancel(job_id)
-        return all(found[job_id]["ended_at"] for job_id in jobs)
+        return all(actual[job_id]["ended_at"] for job_id in jobs)
 
     return rig.ask(look)
 
@@ -83,24 +83,24 @@ def all_over(rig: ClusterRig, jobs: dict[str, str]) -> bool:
 def marked(mark: str) -> list[int]:
     """The processes that descend from this test's, whatever became of those between."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    actual = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if wanted in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
-                found.append(int(path.parent.name))
+                actual.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return actual
 
 
 def open_files(pid: int) -> list[str]:
-    found = []
+    actual = []
     for path in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            found.append(str(path.readlink()))
+            actual.append(str(path.readlink()))
         except OSError:
             continue
-    return found
+    return actual
 
 
 def descriptors(pid: int) -> dict[str, int]:

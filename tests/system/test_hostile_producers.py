@@ -369,7 +369,7 @@ async def test_a_producer_that_shuts_down_says_what_became_of_its_channels() -> 
         async with open_network(ANY_PORT, CONFIG) as leaving:
             leaving.create_partition("p", subpartitions=1)
             gate = await manager.open_gate([ChannelDescriptor(leaving.address, "p")])
-            await until(lambda: any(found.channels for found in leaving.statistics().accepted))
+            await until(lambda: any(actual.channels for actual in leaving.statistics().accepted))
         with pytest.raises(PartitionNotFound, match="partition 'p' was released"), contextlib.closing(gate):
             await anext(RecordReader(gate))
 

@@ -40,8 +40,8 @@ class Bench:
     def run(self, command: str, *arguments: str, code: int = 0) -> dict[str, Any]:
         done = self.hosts.run(0, self.words(command, *arguments), timeout=240)
         assert done.returncode == code, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        actual: dict[str, Any] = json.loads(done.stdout)
+        return actual
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
         process: subprocess.Popen[str] = self.hosts.start(
@@ -81,10 +81,10 @@ def failed_run(process: subprocess.Popen[str]) -> str:
 @pytest.mark.whole
 def test_a_sweep_over_three_daemons_on_three_addresses(bench: Bench, tmp_path: Path) -> None:
     arguments = ["--timeouts", "100ms,0", "--record-sizes", "1KiB", "--channels", "1", "--seconds", "0.4"]
-    found = bench.run("sweep", *arguments, "--repeats", "1", "--output", str(tmp_path / "sweep"))
-    assert found["failed"] == 0
-    assert len(found["rows"]) == 4
-    for row in found["rows"]:
+    actual = bench.run("sweep", *arguments, "--repeats", "1", "--output", str(tmp_path / "sweep"))
+    assert actual["failed"] == 0
+    assert len(actual["rows"]) == 4
+    for row in actual["rows"]:
         assert row["delivered"]
         assert {host["address"].partition(":")[0] for host in row["hosts"]} == {
             bench.hosts.address(host) for host in (1, 2, 3)
@@ -98,18 +98,18 @@ def test_a_sweep_over_three_daemons_on_three_addresses(bench: Bench, tmp_path: P
 
 @pytest.mark.whole
 def test_clocks_are_compared_and_they_are_the_same_here(bench: Bench) -> None:
-    found = bench.run("run", "--seconds", "0.5", "--rate", "500", "--buffer-timeout", "1ms")
-    for host in found["hosts"]:
+    actual = bench.run("run", "--seconds", "0.5", "--rate", "500", "--buffer-timeout", "1ms")
+    for host in actual["hosts"]:
         assert abs(host["clock_offset_us"]) <= host["clock_uncertainty_us"]  # namespaces share their clock
-    assert found["latency_us"]["p50"] > 0
-    assert all(pair["latency_uncertainty_us"] > 0 for pair in found["pairs"] if not pair["is_local"])
+    assert actual["latency_us"]["p50"] > 0
+    assert all(pair["latency_uncertainty_us"] > 0 for pair in actual["pairs"] if not pair["is_local"])
 
 
 @pytest.mark.whole
 def test_round_trips_are_measured_by_one_clock(bench: Bench) -> None:
-    found = bench.run("run", "--seconds", "0.5", "--rate", "500", "--buffer-timeout", "1ms", "--relay")
-    assert found["delivered"]
-    assert found["round_trip_latency_us"]["p50"] > 0
+    actual = bench.run("run", "--seconds", "0.5", "--rate", "500", "--buffer-timeout", "1ms", "--relay")
+    assert actual["delivered"]
+    assert actual["round_trip_latency_us"]["p50"] > 0
 
 
 @pytest.mark.whole
@@ -180,5 +180,5 @@ def test_hosts_of_a_run_that_was_killed_are_replaced_and_those_of_one_that_is_up
 
 
 def namespaces(name: str) -> set[str]:
-    told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    return {line.split()[0] for line in told.splitlines() if line.startswith(f"{name}-")}
+    reported = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0] for line in reported.splitlines() if line.startswith(f"{name}-")}

@@ -59,15 +59,15 @@ class Cluster:
         flags = ["--jobmanager", self.address, "--secret-file", str(self.secret), "--json"]
         done = self.hosts.run(0, [sys.executable, "-m", "netstack.cli", command, *words, *flags], timeout=180)
         assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        actual: dict[str, Any] = json.loads(done.stdout)
+        return actual
 
     def until(self, job_id: str, condition: Callable[[dict[str, Any]], Any], within_s: float = 120.0) -> dict[str, Any]:
         end_s = time.monotonic() + within_s
-        while not condition(found := self.ask("jobs", job_id)):
-            assert time.monotonic() < end_s, json.dumps(found["log"][-10:], indent=1)
+        while not condition(actual := self.ask("jobs", job_id)):
+            assert time.monotonic() < end_s, json.dumps(actual["log"][-10:], indent=1)
             time.sleep(0.2)
-        return found
+        return actual
 
 
 @contextmanager
@@ -98,28 +98,30 @@ def unplug(cluster: Cluster, unplugged_s: float) -> None:
     count = int((unplugged_s + 8) * PER_S)
     words = ["jobworld:two_pipelines", "-p", f"count={count}", "-p", f"per_s={PER_S}"]
     job_id = str(cluster.ask("submit", *words)["job_id"])
-    found = cluster.until(job_id, lambda found: found["checkpoints_completed"] >= 2)
-    (before, _), (other, _) = place(found, "count-a"), place(found, "count-b")
+    actual = cluster.until(job_id, lambda actual: actual["checkpoints_completed"] >= 2)
+    (before, _), (other, _) = place(actual, "count-a"), place(actual, "count-b")
     assert before != other
     host = next(host for host in (1, 2, 3) if before.startswith(cluster.hosts.address(host)))
     cluster.hosts.cut(host)
     cut_s = time.monotonic()
-    found = cluster.until(job_id, lambda found: found["tasks"] == {"running": 4} and place(found, "count-a")[1] == 1)
-    assert place(found, "count-a")[0] not in (before, other)
-    assert found["restarts"] == 1, "one cause, whoever noticed it first"
+    actual = cluster.until(
+        job_id, lambda actual: actual["tasks"] == {"running": 4} and place(actual, "count-a")[1] == 1
+    )
+    assert place(actual, "count-a")[0] not in (before, other)
+    assert actual["restarts"] == 1, "one cause, whoever noticed it first"
     time.sleep(max(0.0, unplugged_s - (time.monotonic() - cut_s)))
     assert len(cluster.ask("jobs", job_id)["vertices"]) == 4
     cluster.hosts.heal(host)
-    found = cluster.until(job_id, lambda found: found["state"] == "finished", 60.0)
+    actual = cluster.until(job_id, lambda actual: actual["state"] == "finished", 60.0)
     for pipeline in "ab":
-        rows = [row for subtask in found["results"][f"count-{pipeline}"].values() for row in subtask["counts"]]
+        rows = [row for subtask in actual["results"][f"count-{pipeline}"].values() for row in subtask["counts"]]
         assert sorted(rows) == jobworld.expected(count)
-    assert (place(found, "count-a")[1], place(found, "count-b")[1]) == (1, 0)
-    assert found["restarts"] == 1, "what it said when it came back meant nothing"
+    assert (place(actual, "count-a")[1], place(actual, "count-b")[1]) == (1, 0)
+    assert actual["restarts"] == 1, "what it said when it came back meant nothing"
     # It offers its slot again: three pipelines take all three hosts.
     again = str(cluster.ask("submit", "jobworld:three_pipelines")["job_id"])
-    found = cluster.until(again, lambda found: found["state"] == "finished")
-    hosts = {place(found, f"count-{name}")[0].partition(":")[0] for name in "abc"}
+    actual = cluster.until(again, lambda actual: actual["state"] == "finished")
+    hosts = {place(actual, f"count-{name}")[0].partition(":")[0] for name in "abc"}
     assert hosts == {cluster.hosts.address(host) for host in (1, 2, 3)}
 
 
@@ -130,15 +132,15 @@ def test_the_task_behind_a_slow_line_gets_a_second_attempt(tmp_path: Path, monke
         cluster.hosts.slow(3, "256kbit", inbound_only=True)
         slow = cluster.hosts.address(3)
         job_id = str(cluster.ask("submit", "batch_jobs:behind_a_slow_line")["job_id"])
-        found = cluster.until(job_id, lambda found: found["state"] == "finished", 100.0)
+        actual = cluster.until(job_id, lambda actual: actual["state"] == "finished", 100.0)
     totals: dict[int, int] = {}
-    for key, total in found["results"]["result"]["0"]:
+    for key, total in actual["results"]["result"]["0"]:
         totals[key] = totals.get(key, 0) + total
     assert totals == dict(batch_jobs.slow_line_totals())
-    sums = next(vertex for vertex in found["vertices"] if vertex["name"] == "sums")["subtasks"]
+    sums = next(vertex for vertex in actual["vertices"] if vertex["name"] == "sums")["subtasks"]
     (second,) = [each for each in sums if each["attempt"]]
     assert all(not each["taskmanager"].startswith(f"{slow}:") for each in sums), "nor did the other two wait"
     assert second["attempt"] == 1
-    assert found["speculation"]["won"] == 1
-    assert [name.partition(":")[0] for name in found["speculation"]["blocked"]] == [slow]
-    assert found["restarts"] == 0
+    assert actual["speculation"]["won"] == 1
+    assert [name.partition(":")[0] for name in actual["speculation"]["blocked"]] == [slow]
+    assert actual["restarts"] == 0

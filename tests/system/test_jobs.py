@@ -24,9 +24,9 @@ def jobworld_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until(cluster: LocalCluster, job_id: str, condition: Any) -> dict[str, Any]:
     with trio.fail_after(120):
-        while not condition(found := await cluster.client.job(job_id)):  # noqa: ASYNC110  # another process
+        while not condition(actual := await cluster.client.job(job_id)):  # noqa: ASYNC110  # another process
             await trio.sleep(0.02)
-    return found
+    return actual
 
 
 def attempts(found: dict[str, Any], name: str) -> set[int]:
@@ -46,10 +46,10 @@ def test_a_kill_costs_its_own_region_and_loses_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_local_cluster(taskmanagers=2, slots=1, folder=str(tmp_path)) as cluster:
             job_id = await cluster.client.submit(jobworld.two_pipelines())
-            found = await until(cluster, job_id, lambda found: found["checkpoints_completed"] >= 2)
+            actual = await until(cluster, job_id, lambda actual: actual["checkpoints_completed"] >= 2)
             places = {
                 operator: task["taskmanager"]
-                for vertex in found["vertices"]
+                for vertex in actual["vertices"]
                 for operator in vertex["operators"]
                 for task in vertex["subtasks"]
             }
@@ -57,8 +57,8 @@ def test_a_kill_costs_its_own_region_and_loses_nothing(tmp_path: Path) -> None:
             victims = [each for each in await cluster.client.taskmanagers() if each["name"] == places["source-a"]]
             (name,) = [name for name, pid in cluster.taskmanagers.pids.items() if pid == victims[0]["pid"]]
             cluster.taskmanagers.kill(name)
-            found = await until(cluster, job_id, lambda found: attempts(found, "-a") == {1})
-            assert attempts(found, "-b") == {0}
+            actual = await until(cluster, job_id, lambda actual: attempts(actual, "-a") == {1})
+            assert attempts(actual, "-b") == {0}
             end = await cluster.wait(job_id)
             assert end.state == "finished"
             for pipeline in "ab":
@@ -77,14 +77,14 @@ def test_a_savepoint_starts_other_chains_and_another_parallelism(tmp_path: Path)
     async def main() -> None:
         async with open_local_cluster(taskmanagers=2, slots=2, folder=str(tmp_path)) as cluster:
             first = await cluster.client.submit(jobworld.pipelines("a", parallelism=1))
-            await until(cluster, first, lambda found: found["checkpoints_completed"] >= 2)
+            await until(cluster, first, lambda actual: actual["checkpoints_completed"] >= 2)
             kept = await cluster.client.savepoint(first)
             assert (await cluster.client.job(first))["state"] == "running"
             stopped = await cluster.client.savepoint(first, stop=True)
-            found = await cluster.client.job(first)
-            assert found["state"] == "finished"
-            assert len(found["vertices"]) == 2
-            unfinished = counted(found["results"], "count-a") if found["results"] else []
+            actual = await cluster.client.job(first)
+            assert actual["state"] == "finished"
+            assert len(actual["vertices"]) == 2
+            unfinished = counted(actual["results"], "count-a") if actual["results"] else []
             assert unfinished != jobworld.expected(COUNT), "it was stopped in the middle"
             for savepoint, parallelism in ((stopped["path"], 3), (kept["path"], 2)):
                 job = jobworld.pipelines("a", parallelism=parallelism, is_chained=False)
@@ -103,7 +103,7 @@ def test_a_cancelled_job_leaves_nothing_running_and_the_next_one_gets_its_slots(
     async def main() -> None:
         async with open_local_cluster(taskmanagers=1, slots=2) as cluster:
             job_id = await cluster.client.submit(jobworld.pipelines("a", "b", count=10**6))
-            await until(cluster, job_id, lambda found: found["tasks"].get("running") == 4)
+            await until(cluster, job_id, lambda actual: actual["tasks"].get("running") == 4)
             await cluster.client.cancel(job_id)
             assert (await cluster.client.job(job_id))["state"] == "canceled"
             (taskmanager,) = await cluster.client.taskmanagers()

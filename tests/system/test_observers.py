@@ -26,7 +26,7 @@ def test_a_result_that_is_no_json_is_shown_everywhere_and_ends_nothing(tmp_path:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 return json.loads(answer.read(), parse_constant=pytest.fail)
 
-        def said(*words: str) -> Any:
+        def message(*words: str) -> Any:
             with rig.command(*words) as command:
                 out, err = command.communicate(timeout=120)
             assert command.returncode == 0, err
@@ -45,9 +45,9 @@ def test_a_result_that_is_no_json_is_shown_everywhere_and_ends_nothing(tmp_path:
 
         rig.wait_until(is_seen)  # while the other half of the job still runs
         assert fetch(f"/netstack/jobs/{job_id}")["results"]["odd"] == {"0": cluster_jobs.ODD_AS_JSON}
-        assert said("jobs", job_id, "--json")["results"]["odd"] == {"0": cluster_jobs.ODD_AS_JSON}
+        assert message("jobs", job_id, "--json")["results"]["odd"] == {"0": cluster_jobs.ODD_AS_JSON}
         rig.wait_until(lambda: rig.job(job_id)["ended_at"])
-        assert said("jobs", job_id, "--json")["results"]["odd"] == {"0": cluster_jobs.ODD_AS_JSON}
+        assert message("jobs", job_id, "--json")["results"]["odd"] == {"0": cluster_jobs.ODD_AS_JSON}
         assert fetch(f"/jobs/{job_id}")["state"] == "FINISHED"
         assert rig.jobmanager is not None
         assert rig.jobmanager.poll() is None

@@ -33,8 +33,8 @@ def memory_bytes(pid: int) -> int:
 
 
 def status_of(answer: bytes) -> int:
-    found = re.match(rb"HTTP/1\.[01] (\d+)", answer)
-    return int(found[1]) if found else 0
+    actual = re.match(rb"HTTP/1\.[01] (\d+)", answer)
+    return int(actual[1]) if actual else 0
 
 
 @pytest.mark.whole
@@ -52,8 +52,8 @@ def test_a_stranger_s_bytes_end_nothing_at_any_port(tmp_path: Path) -> None:
             assert status_of(attack(page, name)) in statuses, f"{name} was not heard"
         elsewhere = [(port, name) for port in others for name in ATTACKS]
         with ThreadPoolExecutor(8) as strangers:  # some wait for the end of a handshake that never comes
-            heard = list(strangers.map(lambda each: attack(*each), elsewhere))
-        assert all(heard), [each for each, answer in zip(elsewhere, heard, strict=True) if not answer]
+            received = list(strangers.map(lambda each: attack(*each), elsewhere))
+        assert all(received), [each for each, answer in zip(elsewhere, received, strict=True) if not answer]
         before = resources(rig.jobmanager.pid)
         for _ in range(ROUNDS):
             for name in ATTACKS:

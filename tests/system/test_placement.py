@@ -25,9 +25,9 @@ async def places(cluster: LocalCluster, job_id: str) -> dict[tuple[str, int], st
     """The TaskManager of every subtask."""
     with trio.fail_after(120):
         while True:
-            found = await cluster.client.job(job_id)
+            actual = await cluster.client.job(job_id)
             tasks = {
-                (vertex["name"], task["subtask"]): task for vertex in found["vertices"] for task in vertex["subtasks"]
+                (vertex["name"], task["subtask"]): task for vertex in actual["vertices"] for task in vertex["subtasks"]
             }
             if all(task["taskmanager"] for task in tasks.values()):
                 return {key: task["taskmanager"] for key, task in tasks.items()}
@@ -36,10 +36,10 @@ async def places(cluster: LocalCluster, job_id: str) -> dict[tuple[str, int], st
 
 def together(where: dict[tuple[str, int], Any]) -> set[frozenset[tuple[str, int]]]:
     """Who runs in one place, whatever it is called."""
-    found: dict[Any, set[tuple[str, int]]] = {}
+    actual: dict[Any, set[tuple[str, int]]] = {}
     for key, place in where.items():
-        found.setdefault(place, set()).add(key)
-    return {frozenset(keys) for keys in found.values()}
+        actual.setdefault(place, set()).add(key)
+    return {frozenset(keys) for keys in actual.values()}
 
 
 def planned(graph: StreamGraph, taskmanagers: int, slots: int, mode: LoadBalanceMode) -> dict[tuple[str, int], int]:

@@ -93,8 +93,8 @@ def test_a_job_that_fails_while_somebody_looks_says_why_in_one_line(tmp_path: Pa
     flag, value = flags
     words = (flag, value if flag == "--web" else str(tmp_path / value))
     _, err = finished(start(tmp_path, "cluster_jobs:raising", "--taskmanagers", "1", *words), 1)
-    *lines, said = [line for line in err.splitlines() if not line.startswith("web page: ")]
-    assert said.endswith(
+    *lines, message = [line for line in err.splitlines() if not line.startswith("web page: ")]
+    assert message.endswith(
         "ValueError: operator 'check': no room for 2, at cluster_jobs.py:"
         f"{line_of('raise ValueError(f')} (the restart strategy is none; set StreamSettings.restart)"
     )
@@ -107,19 +107,19 @@ def test_a_job_whose_results_are_too_large_to_show_runs_to_its_end(tmp_path: Pat
     """Neither the recording nor the view of a terminal ends it before."""
     words = ("cluster_jobs:large_results", "--taskmanagers", "3", "--slots", "1")
     _, err = finished(start(tmp_path, *words, "--record", str(tmp_path / "recording")), 1)
-    (said,) = err.splitlines()
-    assert said.startswith("netstack: the answer cannot be sent: 'Answer' has ")
+    (message,) = err.splitlines()
+    assert message.startswith("netstack: the answer cannot be sent: 'Answer' has ")
 
     terminal, its_end = os.openpty()
-    shown = b""
+    displayed = b""
     with start(tmp_path, *words, stderr=its_end) as process:
         os.close(its_end)
         with open(terminal, "rb", buffering=0) as file, contextlib.suppress(OSError):  # EIO: the other end is closed
             while more := file.read(4096):
-                shown += more
+                displayed += more
     assert process.returncode == 1
-    assert b"netstack: the answer cannot be sent: 'Answer' has " in shown
-    assert b"Traceback" not in shown
+    assert b"netstack: the answer cannot be sent: 'Answer' has " in displayed
+    assert b"Traceback" not in displayed
 
 
 @pytest.mark.whole
@@ -188,10 +188,10 @@ def test_a_job_with_nothing_to_decide_takes_no_such_flags(tmp_path: Path) -> Non
 def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path: Path) -> None:
     out, err = finished(start(tmp_path, "cluster_jobs:exiting", "--taskmanagers", "1"), 1)
     assert out == ""
-    *printed, said = err.strip().splitlines()
+    *printed, message = err.strip().splitlines()
     assert "saw 0" in printed
-    assert said.startswith("netstack: ")
-    assert "exited with code 3" in said
+    assert message.startswith("netstack: ")
+    assert "exited with code 3" in message
     assert [*tmp_path.iterdir()] == []
 
 
@@ -199,10 +199,10 @@ def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path:
 def test_a_failure_that_the_job_goes_on_after_is_told(tmp_path: Path) -> None:
     out, err = finished(start(tmp_path, "cluster_jobs:raising_once", "--taskmanagers", "1"), 0)
     assert out.split() == ["0", "1", "2"]
-    (said,) = err.splitlines()
-    assert said.startswith("netstack: three -> check -> result (0) on 127.0.0.1:")
+    (message,) = err.splitlines()
+    assert message.startswith("netstack: three -> check -> result (0) on 127.0.0.1:")
     place = f"cluster_jobs.py:{line_of('raise ValueError(f')}"
-    assert said.endswith(f": ValueError: operator 'check': no room for 2, at {place}; restart 1, next in 0.05 s")
+    assert message.endswith(f": ValueError: operator 'check': no room for 2, at {place}; restart 1, next in 0.05 s")
 
 
 @pytest.mark.long
@@ -210,10 +210,10 @@ def test_code_that_never_returns_is_named_and_ends_with_ctrl_c(tmp_path: Path) -
     words = ("cluster_jobs:deadly", "-p", "how=sleep", "-p", f"folder={tmp_path}", "--taskmanagers", "1")
     process = start(tmp_path, *words)
     assert process.stderr is not None
-    said = process.stderr.readline()
-    assert "its event loop has been blocked" in said
-    assert "operator 'deadly'" in said
-    assert f"cluster_jobs.py:{line_of('# it sleeps')}" in said
+    message = process.stderr.readline()
+    assert "its event loop has been blocked" in message
+    assert "operator 'deadly'" in message
+    assert f"cluster_jobs.py:{line_of('# it sleeps')}" in message
     process.send_signal(signal.SIGINT)
     out, err = finished(process, 130)
     assert (out, err.splitlines()[-1]) == ("", "netstack: stopped by Ctrl-C")
@@ -229,18 +229,18 @@ def test_a_failure_names_the_line_its_cause_and_each_restart(tmp_path: Path) -> 
     words = ("cluster_jobs:failing", "--taskmanagers", "1", "--json")
     out, err = finished(start(tmp_path, *words), 1)
     place = f"cluster_jobs.py:{line_of('raise LookupError')}"
-    first, second, *lines, said = err.splitlines()
+    first, second, *lines, message = err.splitlines()
     cause = f": LookupError: operator 'odd': nobody knows \\x1b[31m2, at {place}"
     assert first.endswith(f"{cause}; restart 1 of 2, next in 0.1 s")
     assert second.endswith(f"{cause}; restart 2 of 2, next in 0.1 s")
-    assert said.startswith("netstack: three -> odd -> sink (0) on ")
-    assert said.endswith(f"{cause} (2 restarts are used up)")
+    assert message.startswith("netstack: three -> odd -> sink (0) on ")
+    assert message.endswith(f"{cause} (2 restarts are used up)")
     text = "\n".join(lines)
     assert f'{cluster_jobs.__file__}", line {line_of("return {0: 0, 1: 1}")}, in looks_up\n    return {{0: 0' in text
     assert "KeyError: 2\n\nThe above exception was the direct cause of the following exception:\n" in text
     assert re.search(r"^  \.\.\. \d+ frames of netstack$", text, re.MULTILINE)
     assert text.endswith("LookupError: nobody knows \\x1b[31m2")
-    assert json.loads(out) == {"error": said.removeprefix("netstack: "), "traceback": text}
+    assert json.loads(out) == {"error": message.removeprefix("netstack: "), "traceback": text}
 
 
 @pytest.mark.whole
@@ -264,9 +264,9 @@ def test_a_failure_names_the_line_its_cause_and_each_restart(tmp_path: Path) -> 
 )
 def test_what_cannot_get_better_is_not_tried_again(tmp_path: Path, how: str, why: str) -> None:
     _, err = finished(start(tmp_path, "cluster_jobs:failing", "-p", f"how={how}", "--taskmanagers", "1"), 1)
-    said = err.splitlines()[-1]
-    assert f": {why}" in said
-    assert said.endswith(" (a restart cannot help)")
+    message = err.splitlines()[-1]
+    assert f": {why}" in message
+    assert message.endswith(" (a restart cannot help)")
     assert "next in" not in err
 
 
@@ -280,7 +280,7 @@ def test_a_function_that_raises_while_it_builds_a_job_shows_the_user_s_frames_on
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     place, inside = line_of("return _build_more"), line_of(".map(lambda")
     assert (done.returncode, done.stdout) == (2, "")
-    head, *frames, error, said = done.stderr.splitlines()
+    head, *frames, error, message = done.stderr.splitlines()
     assert head == "Traceback (most recent call last):"
     assert frames == [
         f'  File "{cluster_jobs.__file__}", line {place}, in failing',
@@ -289,8 +289,8 @@ def test_a_function_that_raises_while_it_builds_a_job_shows_the_user_s_frames_on
         "    job.source(three).map(lambda item: item)",
     ]
     assert error.startswith("ConfigError: operator: a lambda")
-    assert said.startswith("netstack: operator: a lambda (in cluster_jobs) has no name")
-    assert said.endswith(f", at cluster_jobs.py:{inside}")
+    assert message.startswith("netstack: operator: a lambda (in cluster_jobs) has no name")
+    assert message.endswith(f", at cluster_jobs.py:{inside}")
 
 
 @pytest.mark.whole
@@ -366,7 +366,7 @@ def run_program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
-    shown = run_program(
+    displayed = run_program(
         tmp_path,
         "import netstack\n"
         "from cluster_jobs import three\n"
@@ -380,12 +380,12 @@ def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
         "    job.source(three).map(double).sink(Sum, name='sum')\n"
         "    print(netstack.run_job(job, taskmanagers=1, slots=1).results)\n",
     )
-    assert (shown.stdout, shown.stderr) == ("{'sum': {0: 6}}\n", "")
+    assert (displayed.stdout, displayed.stderr) == ("{'sum': {0: 6}}\n", "")
 
 
 @pytest.mark.whole
 def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
-    shown = run_program(
+    displayed = run_program(
         tmp_path,
         "import os\n"
         "import netstack\n"
@@ -397,8 +397,8 @@ def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
         "job.source(read).sink(show)\n"
         "netstack.run_job(job, taskmanagers=1, slots=1)\n",
     )
-    assert shown.returncode == 1
-    assert shown.stderr.splitlines()[-1].endswith(
+    assert displayed.returncode == 1
+    assert displayed.stderr.splitlines()[-1].endswith(
         "ConfigError: run_job was called while mine was imported; every process of a job imports its module, so write"
         ' if __name__ == "__main__": before the call, at mine.py:11 (a restart cannot help)'
     )

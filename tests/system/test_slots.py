@@ -48,8 +48,8 @@ def command(rig: ClusterRig, capsys: pytest.CaptureFixture[str], *words: str) ->
 
 
 def free_slots(rig: ClusterRig) -> int:
-    (found,) = rig.ask(lambda client: client.taskmanagers())
-    free: int = found["free_slots"]
+    (actual,) = rig.ask(lambda client: client.taskmanagers())
+    free: int = actual["free_slots"]
     return free
 
 
@@ -184,20 +184,20 @@ def test_the_slots_of_a_taskmanager_are_looked_at_as_one(
 ) -> None:
     words = ["submit", "cluster_jobs:neighbour", "-p", "count=100000"]
     jobs = [command(cluster, capsys, *words)["job_id"] for _ in range(2)]
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
 
     def is_told() -> bool:
-        found.update(cluster.ask(lambda client: client.look()))
-        mine = [job for job in found["jobs"] if job["job_id"] in jobs]
+        actual.update(cluster.ask(lambda client: client.look()))
+        mine = [job for job in actual["jobs"] if job["job_id"] in jobs]
         return all(
             job["vertices"][1]["latencies"] and all(task.get("records_out") for task in job["vertices"][0]["subtasks"])
             for job in mine
         )
 
     cluster.wait_until(is_told)
-    (taskmanager,) = found["taskmanagers"]
+    (taskmanager,) = actual["taskmanagers"]
     assert taskmanager["network"]["pools"] == 2, "a partition of each job, each in a slot of its own"
-    (address,) = [each["address"].partition("://")[2] for each in found["taskmanagers"]]
+    (address,) = [each["address"].partition("://")[2] for each in actual["taskmanagers"]]
     (top,) = command(cluster, capsys, "top", address, "--once")["taskmanagers"]
     assert {job["job_id"] for job in top["jobs"]} == set(jobs)
     assert all(job["tasks"]["running"] for job in top["jobs"])
@@ -325,9 +325,9 @@ def connections(pid: int) -> int:
 
 
 def open_files(pid: int) -> list[str]:
-    found = []
+    actual = []
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                found.append(str(entry.readlink()))
-    return found
+                actual.append(str(entry.readlink()))
+    return actual

@@ -71,10 +71,10 @@ def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executo
             time.sleep(0.1)
         time.sleep(2)  # in the middle of the second run
         kill_executor(hosts, 2)
-        out, said = process.communicate(timeout=240)
-        assert process.returncode == 1, said
+        out, message = process.communicate(timeout=240)
+        assert process.returncode == 1, message
         first, second, third = json.loads(out)["rows"]
-        assert "Traceback" not in said
+        assert "Traceback" not in message
         assert "lost in the middle of the run" in second["error"]
         assert "\n" not in second["error"]
         for row in (first, third):
@@ -118,11 +118,11 @@ def until(
     condition: Callable[[], Any], process: subprocess.Popen[str], within_s: float = 240.0, told: Any = None
 ) -> Any:
     end_s = time.monotonic() + within_s
-    while not (found := condition()):
+    while not (actual := condition()):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end_s, told
         time.sleep(0.1)
-    return found
+    return actual
 
 
 def rows_of(sweep: Path, name: str = "rows.jsonl") -> list[dict[str, Any]]:
@@ -141,11 +141,11 @@ def test_a_sweep_names_the_host_that_is_slow_and_the_one_whose_link_is_cut(clust
         hosts.slow(2, None)
         time.sleep(3)  # in the middle of the second run
         hosts.cut(3)
-        out, said = process.communicate(timeout=120)
+        out, message = process.communicate(timeout=120)
     finally:
         hosts.slow(2, None)
         hosts.heal(3)
-    assert process.returncode == 1, said
+    assert process.returncode == 1, message
     slow, cut = json.loads(out)["rows"]
     assert slow["delivered"], slow
     page = (sweep / "report.html").read_text()
@@ -154,7 +154,7 @@ def test_a_sweep_names_the_host_that_is_slow_and_the_one_whose_link_is_cut(clust
         f" at {hosts.address(3)} did not end when the others did: the host is down, frozen or cut off" in cut["error"]
     )
     assert "\n" not in cut["error"]
-    assert "Traceback" not in said
+    assert "Traceback" not in message
 
 
 @pytest.mark.long
@@ -169,35 +169,35 @@ def test_an_exchange_names_the_host_that_is_slow_the_one_that_is_lost_and_the_on
     )
     assert process.stdout is not None
     try:
-        found = []
+        actual = []
         for line in process.stdout:
-            told = json.loads(line)
-            if "began" not in told:
-                found.append(told)
+            reported = json.loads(line)
+            if "began" not in reported:
+                actual.append(reported)
                 hosts.slow(2, None)
             else:
-                until(lambda: all(is_connected(hosts, host) for host in (1, 2, 3)), process, told=(told, found))
+                until(lambda: all(is_connected(hosts, host) for host in (1, 2, 3)), process, told=(reported, actual))
                 time.sleep(1)
-                if told["began"] == "replaced":
+                if reported["began"] == "replaced":
                     kill_executor(hosts, 2)
-                elif len(found) == 2:
+                elif len(actual) == 2:
                     kill_executor(hosts, 1)
                 else:
                     hosts.cut(3)
-        _, said = process.communicate(timeout=120)
+        _, message = process.communicate(timeout=120)
     finally:
         hosts.slow(2, None)
         hosts.heal(3)
-    assert len(found) == 4, said
-    replaced = found.pop(1)
+    assert len(actual) == 4, message
+    replaced = actual.pop(1)
     assert replaced["is_whole"], replaced
     assert (replaced["tasks"], replaced["build"].partition(":")[0]) == (3, netstack.build.kind)  # why differs
-    assert found[0]["is_equal"]
-    assert found[0]["keys"] == 1000
-    assert f" on {hosts.address(2)}: that host, or the link to it, is slower than the others" in found[0]["slowest"]
-    assert hosts.address(1) in found[1]["said"]
-    assert hosts.address(3) in found[2]["said"]
-    assert all("\n" not in each["said"] for each in found[1:])
+    assert actual[0]["is_equal"]
+    assert actual[0]["keys"] == 1000
+    assert f" on {hosts.address(2)}: that host, or the link to it, is slower than the others" in actual[0]["slowest"]
+    assert hosts.address(1) in actual[1]["said"]
+    assert hosts.address(3) in actual[2]["said"]
+    assert all("\n" not in each["said"] for each in actual[1:])
 
 
 @pytest.mark.long
@@ -227,20 +227,20 @@ def test_a_job_goes_on_when_a_host_is_slow_an_executor_is_killed_and_a_link_is_c
         hosts.cut(cut)
         time.sleep(15)  # its heartbeats may be silent for ten
         hosts.heal(cut)
-        out, said = process.communicate(timeout=180)
+        out, message = process.communicate(timeout=180)
     finally:
         for host in (1, 2, 3):
             hosts.slow(host, None)
         if cut:
             hosts.heal(cut)
-    assert process.returncode == 0, said
-    told = json.loads(out)
-    assert told["restarts"] >= 2
+    assert process.returncode == 0, message
+    reported = json.loads(out)
+    assert reported["restarts"] >= 2
     for name in ("count-a", "count-b"):
-        (counted,) = told["results"][name].values()
+        (counted,) = reported["results"][name].values()
         assert counted["counts"] == jobworld.expected(120_000)
-    assert f"an executor on {hosts.address(killed)} was lost in the middle of the run" in said
-    assert hosts.address(cut) in said
+    assert f"an executor on {hosts.address(killed)} was lost in the middle of the run" in message
+    assert hosts.address(cut) in message
 
 
 @pytest.mark.long
@@ -260,11 +260,11 @@ def test_a_stream_through_spark_loses_nothing_when_an_executor_is_killed_and_a_h
                 kill_executor(hosts, 2)
             elif last.get("epoch") == 12:
                 hosts.cut(3)
-        _, said = process.communicate(timeout=120)
+        _, message = process.communicate(timeout=120)
     finally:
         process.kill()
         hosts.heal(3)
-    assert process.returncode == 0, said
+    assert process.returncode == 0, message
     assert last == {"wrong": [], "rows": 7_200}
 
 
@@ -282,17 +282,17 @@ def until_workers(cluster: Cluster) -> None:
 
 def is_connected(hosts: Any, host: int) -> bool:
     """Whether a Python worker there has a connection to another host."""
-    told = hosts.run(host, ["ss", "-Htnp", "state", "established", "src", hosts.address(host)]).stdout
-    return any("python" in line and line.split()[3].startswith("10.77.0.1") for line in told.splitlines())
+    reported = hosts.run(host, ["ss", "-Htnp", "state", "established", "src", hosts.address(host)]).stdout
+    return any("python" in line and line.split()[3].startswith("10.77.0.1") for line in reported.splitlines())
 
 
 def executors_on(hosts: Any, host: int) -> list[int]:
-    found = []
+    actual = []
     for pid in hosts.pids(host):
         with contextlib.suppress(OSError):
             if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+                actual.append(pid)
+    return actual
 
 
 def kill_executor(hosts: Any, host: int) -> None:

@@ -21,9 +21,9 @@ HERE = str(Path(__file__).parent)
 
 
 def free_address() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+    with socket.socket() as actual:
+        actual.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{actual.getsockname()[1]}"
 
 
 def counted(results: dict[str, Any], operator: str) -> list[list[int]]:
@@ -54,8 +54,8 @@ def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: s
                     assert first.wait(PATIENCE_S) == 1
                     assert "another JobManager took over" in rig.log()
                     assert "Exception Group" not in rig.log()
-                out, said = waiting.communicate(timeout=PATIENCE_S)
-            assert waiting.returncode == 0, said
+                out, message = waiting.communicate(timeout=PATIENCE_S)
+            assert waiting.returncode == 0, message
             results = json.loads(out)["results"]
             assert counted(results, "count-a") == counted(results, "count-b") == jobworld.expected(6000)
             rig.address = address

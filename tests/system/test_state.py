@@ -68,9 +68,9 @@ def test_a_savepoint_is_compared_with_the_job_when_it_is_submitted(
     words = ("submit", "state_jobs:changed", "--from", path, "--wait", "-p")
 
     assert main([*words, "name=tally"]) == 1
-    said = capsys.readouterr().err
-    assert "keyed state 'counts' of operator 'count', but job 'keys' has no such operator" in said
-    assert "if it was renamed, give 'tally' .uid('count')" in said
+    message = capsys.readouterr().err
+    assert "keyed state 'counts' of operator 'count', but job 'keys' has no such operator" in message
+    assert "if it was renamed, give 'tally' .uid('count')" in message
     assert len(command(capsys, "jobs")["jobs"]) == jobs  # it was never accepted
 
     expected = sorted([repr(key), state_jobs.ROUNDS] for key in state_jobs.KEYS)

@@ -115,9 +115,9 @@ async def test_who_knows_the_secret_gets_in_also_byte_by_byte_and_all_at_once() 
                 theirs = greeting[4:]
                 assert greeting[:4] == MAGIC
                 # The hello comes sooner than the protocol allows: not a byte of it may get lost.
-                said = MAGIC + nonce + proof(b"dialler", nonce, theirs, victim) + HELLO
-                for start in range(0, len(said), piece):
-                    await stream.send_all(said[start : start + piece])
+                message = MAGIC + nonce + proof(b"dialler", nonce, theirs, victim) + HELLO
+                for start in range(0, len(message), piece):
+                    await stream.send_all(message[start : start + piece])
                 assert await receive(stream, 32) == proof(b"acceptor", theirs, nonce, victim)
                 answer = await receive(stream, 32)
                 assert answer[24:] == b"netstack"
@@ -128,7 +128,7 @@ async def test_who_knows_the_secret_gets_in_also_byte_by_byte_and_all_at_once() 
 async def test_nothing_but_a_greeting_is_heard_without_the_secret() -> None:
     async def attack(victim: NetworkEnvironment) -> None:
         nonce = bytes(32)
-        for said in (
+        for message in (
             HELLO,
             b"GET / HTTP/1.1\r\n\r\n",
             bytes(1000),
@@ -137,10 +137,10 @@ async def test_nothing_but_a_greeting_is_heard_without_the_secret() -> None:
             MAGIC + nonce + proof(b"acceptor", nonce, nonce, victim, b"another key, long enough") + HELLO,
         ):
             async with await dial(victim) as stream:
-                await stream.send_all(said)
-                heard = await rest(stream)
-                assert heard[:4] == MAGIC[: len(heard)]
-                assert len(heard) <= 36
+                await stream.send_all(message)
+                received = await rest(stream)
+                assert received[:4] == MAGIC[: len(received)]
+                assert len(received) <= 36
         statistics = victim.statistics().admission
         assert statistics is not None
         assert sum(statistics.refused.values()) == 6
@@ -181,11 +181,11 @@ async def test_hundreds_that_say_nothing_are_in_nobodys_way() -> None:
         await stream.aclose()
 
 
-@pytest.mark.parametrize("said", [0, 20, 36, 60])
-def test_a_reset_in_the_middle_is_the_strangers_own_business(said: int) -> None:
+@pytest.mark.parametrize("message", [0, 20, 36, 60])
+def test_a_reset_in_the_middle_is_the_strangers_own_business(message: int) -> None:
     async def attack(victim: NetworkEnvironment) -> None:
         stream = await dial(victim)
-        await stream.send_all((MAGIC + bytes(64))[:said])
+        await stream.send_all((MAGIC + bytes(64))[:message])
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await stream.aclose()
 

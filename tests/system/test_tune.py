@@ -24,17 +24,17 @@ def test_a_job_that_its_sink_holds_back_goes_on_with_more_of_them() -> None:
     async def main() -> None:
         async with open_local_cluster(taskmanagers=1, slots=3) as cluster:
             job_id = await cluster.client.submit(jobworld.held_back_by_its_sink())
-            found = await tuned(cluster.client, job_id, 2.0, True)
-            assert found["before"]["bottleneck"]["reason"] == "busy"
-            assert "count is busy" in found["before"]["bottleneck"]["text"]
-            wider = next(each for each in found["proposals"] if each["setting"] == "parallelism of count")
+            actual = await tuned(cluster.client, job_id, 2.0, True)
+            assert actual["before"]["bottleneck"]["reason"] == "busy"
+            assert "count is busy" in actual["before"]["bottleneck"]["text"]
+            wider = next(each for each in actual["proposals"] if each["setting"] == "parallelism of count")
             assert (wider["before"], wider["after"]) == (1, 3), "as many as there are slots"
-            assert found["after"]["records_per_s"] > found["before"]["records_per_s"] > 0
-            after = await cluster.client.job(found["new_job_id"])
+            assert actual["after"]["records_per_s"] > actual["before"]["records_per_s"] > 0
+            after = await cluster.client.job(actual["new_job_id"])
             assert [each["parallelism"] for each in after["vertices"]] == [1, 3]
             assert after["restored_from"] is not None
             assert (await cluster.client.job(job_id))["state"] == "finished"
-            assert f"restarted as {found['new_job_id']}" in "\n".join(tune_lines(found))
-            await cluster.client.cancel(found["new_job_id"])
+            assert f"restarted as {actual['new_job_id']}" in "\n".join(tune_lines(actual))
+            await cluster.client.cancel(actual["new_job_id"])
 
     trio.run(main)

@@ -117,7 +117,7 @@ def test_a_producer_that_is_killed_is_a_lost_connection() -> None:
                 assert address in text  # which producer
                 assert "'p' subpartition" in text  # which channel
                 assert any(
-                    said in text.lower() for said in ("ended the stream", "reset", "broken pipe")
+                    message in text.lower() for message in ("ended the stream", "reset", "broken pipe")
                 )  # what happened
             assert {int(str(error).split("subpartition ")[1].split()[0]) for error in errors} == {0, 1}
             gate.close()

@@ -55,12 +55,12 @@ def test_it_is_a_bounded_queue_of_bytes(steps: list[tuple[bool, list[int]]]) -> 
             assert taken == min(sum(sizes), SMALL - (sent - received))
             sent += taken
         else:
-            found = read(reader, *sizes)
+            actual = read(reader, *sizes)
             if sent == received:
-                assert found is None
+                assert actual is None
             else:
-                assert found == pattern[received : received + min(sum(sizes), sent - received)]
-                received += len(found)
+                assert actual == pattern[received : received + min(sum(sizes), sent - received)]
+                received += len(actual)
         assert reader.has_more() == (sent > received)
         assert writer.has_room() == (SMALL - (sent - received) >= SMALL // 4)
 

@@ -258,8 +258,8 @@ def bench(*arguments: str | Path) -> dict[str, Any]:
 def test_flink_counts_the_words_of_a_folder(tmp_path: Path) -> None:
     counts = write_words(tmp_path / "one", 20_000) + write_words(tmp_path / "two", 10_000)
     with FlinkSession() as session:
-        found, taken_s = session.count_words(tmp_path, 2)
-    assert found == counts
+        actual, taken_s = session.count_words(tmp_path, 2)
+    assert actual == counts
     assert taken_s > 0
 
 
@@ -274,12 +274,12 @@ class TestReal:
         command = [*jar.java_command(Path(__file__).parent / "config_check"), "ConfigCheck", *tmp_path.iterdir()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr[-2000:]
-        found = {json.loads(line)["buffer_timeout_ms"]: json.loads(line) for line in done.stdout.splitlines()[-3:]}
+        actual = {json.loads(line)["buffer_timeout_ms"]: json.loads(line) for line in done.stdout.splitlines()[-3:]}
         memory = {
             "TotalMemory": memory_bytes(spec),
             "TotalMemorySegments": memory_bytes(spec) // spec.segment_size_bytes,
         }
-        assert found == {each: {"buffer_timeout_ms": each, "unknown": [], **memory} for each in (20, 0, -1)}
+        assert actual == {each: {"buffer_timeout_ms": each, "unknown": [], **memory} for each in (20, 0, -1)}
 
     def test_checkpoints_and_memory_are_axes_on_both_sides(self, tmp_path: Path) -> None:
         grid = (

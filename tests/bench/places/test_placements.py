@@ -52,9 +52,9 @@ class WithoutSpark(Runners):
 
 
 def choose(runners: Runners, **flags: Any) -> tuple[Any, str]:
-    said = io.StringIO()
-    place = place_of(runners, {**DEFAULTS, **flags}, Console(file=said, width=200))
-    return place, said.getvalue()
+    message = io.StringIO()
+    place = place_of(runners, {**DEFAULTS, **flags}, Console(file=message, width=200))
+    return place, message.getvalue()
 
 
 def test_flink_is_measured_beside_two_processes_and_nowhere_else() -> None:
@@ -66,29 +66,29 @@ def test_flink_is_measured_beside_two_processes_and_nowhere_else() -> None:
 
 
 def test_auto_is_sparks_local_mode() -> None:
-    place, said = choose(WithSpark())
+    place, message = choose(WithSpark())
     assert isinstance(place, SparkPlace)
     assert place.settings["master"] == "local[2]"
-    assert said == ""
+    assert message == ""
     (run, *_) = place.on(Grid()).plan()
     assert isinstance(run.spec, SparkSpec)
     assert place.start_s > 5
 
 
 def test_two_processes_step_in_where_spark_cannot_run_and_it_is_said() -> None:
-    place, said = choose(WithoutSpark())
+    place, message = choose(WithoutSpark())
     assert isinstance(place, LocalPlace)
-    assert said == "measuring with --place local, two processes without Spark: there is no Java\n"
+    assert message == "measuring with --place local, two processes without Spark: there is no Java\n"
     assert place.start_s == 0
 
 
 def test_two_processes_step_in_for_what_nodes_cannot_do() -> None:
-    place, said = choose(WithSpark(), transport="unix")
+    place, message = choose(WithSpark(), transport="unix")
     assert isinstance(place, LocalPlace)
-    assert "--transport unix with --place spark" in said
-    place, said = choose(WithSpark(), round_trips_s=(0.0, 0.01))
+    assert "--transport unix with --place spark" in message
+    place, message = choose(WithSpark(), round_trips_s=(0.0, 0.01))
     assert isinstance(place, LocalPlace)
-    assert "--round-trip" in said
+    assert "--round-trip" in message
 
 
 def test_a_grid_that_no_place_can_do_is_refused() -> None:
@@ -129,9 +129,9 @@ def test_spark_is_not_replaced_when_it_was_asked_for() -> None:
 
 
 def test_two_processes_need_no_spark() -> None:
-    place, said = choose(WithoutSpark(), place="local")
+    place, message = choose(WithoutSpark(), place="local")
     assert isinstance(place, LocalPlace)
-    assert said == ""
+    assert message == ""
 
 
 def test_hosts_are_daemons() -> None:

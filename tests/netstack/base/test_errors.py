@@ -22,14 +22,14 @@ from netstack.base.errors import (
 
 
 def test_everything_has_one_root() -> None:
-    classes = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, Exception)]
+    classes = [actual for _, actual in inspect.getmembers(errors, inspect.isclass) if issubclass(actual, Exception)]
     assert len(classes) > 10
-    assert all(issubclass(found, NetstackError) for found in classes)
+    assert all(issubclass(actual, NetstackError) for actual in classes)
 
 
-@pytest.mark.parametrize("found", [ConfigError, RecordError])
-def test_wrong_values_are_value_errors_too(found: type[Exception]) -> None:
-    assert issubclass(found, ValueError)
+@pytest.mark.parametrize("actual", [ConfigError, RecordError])
+def test_wrong_values_are_value_errors_too(actual: type[Exception]) -> None:
+    assert issubclass(actual, ValueError)
 
 
 def test_a_protocol_error_carries_its_code() -> None:

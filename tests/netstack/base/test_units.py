@@ -123,7 +123,7 @@ def test_rates_of_links_are_bytes_per_second(text: str, rate: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("fast", "'fast': write a rate such as 100MB/s, 100Mbit or 10GbE"),
         ("0MB/s", "give more than 0"),
@@ -134,8 +134,8 @@ def test_rates_of_links_are_bytes_per_second(text: str, rate: int) -> None:
         ("9" * 100 + "Gbit", "is no rate of a network"),
     ],
 )
-def test_what_is_no_rate_of_a_link_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_no_rate_of_a_link_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_link_rate(text)
 
 

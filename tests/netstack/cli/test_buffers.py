@@ -13,12 +13,12 @@ from netstack.cli import main
 
 def test_a_plan_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["buffers", "--gate", "words=100", "--gate", "mixed=4:3", "--partition", "out=10"]) == 0
-    shown = capsys.readouterr()
-    assert "fits: 64MiB of memory hold 2,048" in shown.out
-    rows = {line.split("│")[1].strip(): line.split("│")[3:6] for line in shown.out.splitlines() if "│" in line}
+    displayed = capsys.readouterr()
+    assert "fits: 64MiB of memory hold 2,048" in displayed.out
+    rows = {line.split("│")[1].strip(): line.split("│")[3:6] for line in displayed.out.splitlines() if "│" in line}
     assert [cell.strip() for cell in rows["words"]] == ["200", "201", "208"]
     assert [cell.strip() for cell in rows["together"]] == ["", "231", "262"]
-    assert not shown.err
+    assert not displayed.err
 
 
 def test_a_plan_that_does_not_fit_says_what_to_raise(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,9 +65,9 @@ def test_local_channels_need_no_connection(capsys: pytest.CaptureFixture[str]) -
 )
 def test_bad_usage_is_one_sentence(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["buffers", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert text in shown.err
-    assert not shown.out
+    displayed = capsys.readouterr()
+    assert text in displayed.err
+    assert not displayed.out
     assert main(["buffers", *arguments, "--json"]) == 2
     assert text in json.loads(capsys.readouterr().out)["error"]
 

@@ -75,8 +75,8 @@ def test_rows_of_flinks_sql_are_dictionaries() -> None:
     first, second = ChannelAccount(), ChannelAccount()
     payloads = RecordPayloads("rows", "id BIGINT NOT NULL, name STRING")
     watermark = StreamElementFormat(LongFormat()).encode(Watermark(7))
-    found = payloads.take([b"\1" + record, watermark, b"\0" + bytes(8) + record], first)
-    assert found == [{"op": "+U", "id": 5, "name": None}] * 2
+    actual = payloads.take([b"\1" + record, watermark, b"\0" + bytes(8) + record], first)
+    assert actual == [{"op": "+U", "id": 5, "name": None}] * 2
     assert (first.records, first.watermark, first.crc32) == (2, 7, f"{zlib.crc32(row * 2):08x}")
-    assert payloads.take([b"\1" + record], second) == found[:1]
+    assert payloads.take([b"\1" + record], second) == actual[:1]
     assert second.watermark is None

@@ -37,10 +37,10 @@ def machine(root: Path, **files: str) -> Path:
 def test_this_machine_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--port", "0", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    found = {check["name"]: check for check in document["checks"]}
+    actual = {check["name"]: check for check in document["checks"]}
     assert document["ok"]
-    assert {"Python", "Java", "CPUs", "open files", "port 0", "secret file", "pyarrow"} <= found.keys()
-    assert all(check["verdict"] == "ok" or check["found"] for check in found.values())
+    assert {"Python", "Java", "CPUs", "open files", "port 0", "secret file", "pyarrow"} <= actual.keys()
+    assert all(check["verdict"] == "ok" or check["found"] for check in actual.values())
 
 
 def test_a_secret_that_cannot_be_used_is_exit_code_1(
@@ -107,20 +107,22 @@ def test_a_slow_clock_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "verdict", "found"),
+    ("reported", "verdict", "actual"),
     [
         ('openjdk version "17.0.9"', "ok", "17"),
         ('java version "1.8.0_402"', "note", "8"),
         ("nonsense", "note", "'nonsense'"),
     ],
 )
-def test_java_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str, verdict: str, found: str) -> None:
+def test_java_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reported: str, verdict: str, actual: str
+) -> None:
     fake = tmp_path / "java"
-    fake.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    fake.write_text(f"#!/bin/sh\necho '{reported}' >&2\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
     finding = java()
-    assert (finding.verdict, finding.found) == (verdict, found)
+    assert (finding.verdict, finding.found) == (verdict, actual)
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert java().found == "none"

@@ -90,11 +90,11 @@ def test_what_cannot_be_done_is_told(
     words: list[str], code: int, text: str, as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--json"] if as_json else words) == code
-    shown = capsys.readouterr()
-    assert text in shown.err
-    assert shown.err.startswith("netstack: ")
+    displayed = capsys.readouterr()
+    assert text in displayed.err
+    assert displayed.err.startswith("netstack: ")
     if as_json:
-        assert text in json.loads(shown.out)["error"]
+        assert text in json.loads(displayed.out)["error"]
 
 
 def test_an_address_nobody_answers_at_has_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,8 +240,8 @@ def consumed(address: str, *words: str) -> subprocess.CompletedProcess[str]:
 def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    found: dict[str, Any] = json.loads(out)
-    return found
+    actual: dict[str, Any] = json.loads(out)
+    return actual
 
 
 CONTRACT = ("records", "payload_bytes", "crc32", "events")

@@ -23,7 +23,7 @@ def job(**changes: Any) -> dict[str, Any]:
     latency |= {"waiting": 0, "at_least": []}
     vertex = {"name": "source -> map", "latencies": [latency], "records_in": 0, "records_out": 2000}
     vertex["subtasks"] = subtasks
-    found = {
+    actual = {
         "job_id": "3f2a81c09d4e5b67",
         "name": "words",
         "state": "running",
@@ -42,7 +42,7 @@ def job(**changes: Any) -> dict[str, Any]:
         "failures": [],
         "failures_left_out": 0,
     }
-    return found | changes
+    return actual | changes
 
 
 def shown(*parts: Any) -> str:

@@ -74,9 +74,9 @@ def test_a_flag_of_several_values_takes_them_with_commas_and_repeated(name: str)
         if each and _is_valid(option, each[0])
     )
     first, last = texts[0], texts[-1]
-    found = given(option, flag, f"{first},{last}")
-    assert len(found) == 2
-    assert found == given(option, flag, first, flag, last) == given(option, f"{flag}={first}, {last}")
+    actual = given(option, flag, f"{first},{last}")
+    assert len(actual) == 2
+    assert actual == given(option, flag, first, flag, last) == given(option, f"{flag}={first}, {last}")
     assert given(option) in ((), None) or option.default is not None
 
 

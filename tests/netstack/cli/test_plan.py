@@ -18,9 +18,9 @@ EXAMPLE = "netstack.schedule.graph.examples:word_count"
 
 def test_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", EXAMPLE, "--taskmanagers", "2", "--slots", "2"]) == 0
-    shown = capsys.readouterr()
-    assert shown.out.startswith("word count: 4 chains of 5 operators, 10 tasks, 4 slots\n")
-    assert not shown.err
+    displayed = capsys.readouterr()
+    assert displayed.out.startswith("word count: 4 chains of 5 operators, 10 tasks, 4 slots\n")
+    assert not displayed.err
 
 
 def test_a_picture_where_the_locale_lacks_its_characters() -> None:
@@ -85,10 +85,10 @@ def test_a_cluster_that_is_partly_taken(capsys: pytest.CaptureFixture[str]) -> N
     job = "netstack.schedule.graph.examples:word_count"
     size = ["--taskmanagers", "3", "--slots", "3", "--load-balance", "tasks"]
     assert main(["plan", job, *size, "--taken", "3,0,2"]) == 0
-    told = capsys.readouterr().out
-    assert "on 3 TaskManagers with 3 slots each (5 slots taken), load balance tasks" in told
-    assert "[taken] [taken] [taken]" in told
-    assert "other jobs keep the slots that are listed as taken" in " ".join(told.split())
+    reported = capsys.readouterr().out
+    assert "on 3 TaskManagers with 3 slots each (5 slots taken), load balance tasks" in reported
+    assert "[taken] [taken] [taken]" in reported
+    assert "other jobs keep the slots that are listed as taken" in " ".join(reported.split())
     assert main(["plan", job, *size, "--taken", "3,0,2", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["slots"]["available"] == 4
@@ -135,8 +135,8 @@ def test_what_does_not_fit_is_exit_code_1(capsys: pytest.CaptureFixture[str]) ->
 )
 def test_what_is_no_job_is_exit_code_2(job: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", job]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert text in said
+    (message,) = capsys.readouterr().err.splitlines()
+    assert text in message
     assert main(["plan", job, "--format", "json"]) == 2
     assert text in json.loads(capsys.readouterr().out)["error"]
 
@@ -160,7 +160,7 @@ def test_modules_of_the_current_directory(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "plan"]
     for attribute in ("environment", "graph"):
-        shown = subprocess.run(
+        displayed = subprocess.run(
             [*command, f"mine:{attribute}", "--format=json"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
-        assert json.loads(shown.stdout)["chains"][0]["functions"] == ["mine:read", "mine:show"]
+        assert json.loads(displayed.stdout)["chains"][0]["functions"] == ["mine:read", "mine:show"]

@@ -18,11 +18,11 @@ from netstack.cluster.web.recording import MAX_LINE_BYTES, VERSION, Recording, r
 
 
 def looks(path: Path) -> list[tuple[float, float, int]]:
-    found = []
+    actual = []
     for each in read_recording(path).kept():
         at, until = each.at, each.until
-        found.append((at, until, len(each.packed)))
-    return found
+        actual.append((at, until, len(each.packed)))
+    return actual
 
 
 def test_what_lasts_is_written_once(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_a_line_that_is_no_look_is_one_sentence(
 ) -> None:
     file = recording_of(tmp_path / "file", line)
     assert main(["replay", str(file), "--json"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"netstack: {file} is not a recording of netstack: ")
-    assert len(told) < 600
+    reported = capsys.readouterr().err
+    assert reported.startswith(f"netstack: {file} is not a recording of netstack: ")
+    assert len(reported) < 600
 
 
 def test_of_a_long_recording_the_first_looks_are_read(
@@ -103,8 +103,8 @@ def test_of_a_long_recording_the_first_looks_are_read(
 ) -> None:
     monkeypatch.setattr("netstack.cluster.web.recording.MAX_TEXT_BYTES", 1 << 20)
     lines = [json.dumps({"at": each, "until": each, "snapshot": {"n": each, "x": " " * 50_000}}) for each in range(100)]
-    found = read_recording(recording_of(tmp_path / "file", *(line.encode() for line in lines)))
-    assert found.number == 20
+    actual = read_recording(recording_of(tmp_path / "file", *(line.encode() for line in lines)))
+    assert actual.number == 20
     assert "later snapshots are left out" in caplog.text
 
 

@@ -95,5 +95,5 @@ def test_a_signal_that_a_command_receives_itself_has_its_name(number: signal.Sig
 @pytest.mark.parametrize("program", MAINS)
 def test_the_help_says_the_exit_codes(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert MAINS[program][1](["--help"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert all(text in shown for text in ("Exit codes: 0 for success; 1", "130 after Ctrl-C", "143 after SIGTERM"))
+    displayed = " ".join(capsys.readouterr().out.split())
+    assert all(text in displayed for text in ("Exit codes: 0 for success; 1", "130 after Ctrl-C", "143 after SIGTERM"))

@@ -69,11 +69,11 @@ def settings_of(arguments: list[str]) -> dict[str, Any]:
 
 
 def test_flags_have_units() -> None:
-    found = settings_of(
+    actual = settings_of(
         ["--slots", "3", "--memory", "1GiB", "--heartbeat-timeout", "500ms", "--allow", "a.", "--allow", "b:"]
     )
-    assert found == {"slots": 3, "memory_bytes": 1 << 30, "heartbeat_timeout_s": 0.5, "allow": ("a.", "b:")}
-    config = taskmanager_config({**found, "control": "127.0.0.1:7000", "listen": "127.0.0.1:7001"})
+    assert actual == {"slots": 3, "memory_bytes": 1 << 30, "heartbeat_timeout_s": 0.5, "allow": ("a.", "b:")}
+    config = taskmanager_config({**actual, "control": "127.0.0.1:7000", "listen": "127.0.0.1:7001"})
     assert (config.control, config.listen, config.allow) == (
         "tcp://127.0.0.1:7000",
         "tcp://127.0.0.1:7001",
@@ -87,8 +87,8 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
         'listen = "tcp://127.0.0.1:7001"\nmemory = "64MiB"\nslots = 2\nallow = ["a.", "b."]\nmax-connections = 10\n'
         'handshake-timeout = "2s"\nheartbeat_timeout_s = 3\nmetrics = "127.0.0.1:0"\n'
     )
-    found = read_config(path)
-    assert found == {
+    actual = read_config(path)
+    assert actual == {
         "listen": "tcp://127.0.0.1:7001",
         "memory_bytes": 64 << 20,
         "slots": 2,
@@ -143,7 +143,7 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("slots = ", "daemon.toml: "),
         ("colour = 1", "unknown setting 'colour'; the settings are allow, allow-submitted, as, blob-cache,"),
@@ -168,14 +168,14 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_is_bad_usage(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "daemon.toml"
     path.write_text(text)
     assert main(["taskmanager", "--config", str(path), "--json"]) == 2
-    shown = capsys.readouterr()
-    assert said in json.loads(shown.out)["error"]
-    assert said in shown.err
+    displayed = capsys.readouterr()
+    assert message in json.loads(displayed.out)["error"]
+    assert message in displayed.err
 
 
 def test_a_secret_file_that_others_may_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -314,8 +314,8 @@ def test_two_daemons_over_tcp_end_with_0_while_runs_are_open(package: Path, tmp_
                 ):
                     runs = [await each.open_job(RUN_ID, name="r", network=CONFIG) for each in (a, b)]
                     await _start(runs)
-                    heard = {json.dumps((await run.next_event()).message) for run in (runs[0], runs[0], runs[1])}
-                    assert heard == {'{"wrote": 1}', '{"read": "a word"}'}
+                    received = {json.dumps((await run.next_event()).message) for run in (runs[0], runs[0], runs[1])}
+                    assert received == {'{"wrote": 1}', '{"read": "a word"}'}
                     assert (await looking.statistics())["jobs"][0]["bytes_sent"] > 0
                     assert f'partition="r/{RUN_ID}/write/0.0"' in await trio.to_thread.run_sync(
                         scraped, ready["metrics"].split(", ")[0]

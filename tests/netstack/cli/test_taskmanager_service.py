@@ -22,7 +22,7 @@ TOOLS = Path(__file__).parents[3] / "tools"
 
 def unit() -> dict[str, dict[str, list[str]]]:
     """Sections of the unit; a key may be there several times."""
-    found: dict[str, dict[str, list[str]]] = {}
+    actual: dict[str, dict[str, list[str]]] = {}
     parser = configparser.RawConfigParser(strict=False)
     section = ""
     for line in (TOOLS / "taskmanager.service").read_text().splitlines():
@@ -30,19 +30,19 @@ def unit() -> dict[str, dict[str, list[str]]]:
             section = match["header"]
         elif line and not line.startswith("#"):
             key, _, value = line.partition("=")
-            found.setdefault(section, {}).setdefault(key, []).append(value)
-    return found
+            actual.setdefault(section, {}).setdefault(key, []).append(value)
+    return actual
 
 
 def container() -> dict[str, list[str]]:
     """Instructions of the last stage; those in JSON are read."""
-    found: dict[str, list[str]] = {}
+    actual: dict[str, list[str]] = {}
     for line in (TOOLS / "Containerfile").read_text().splitlines():
         if match := re.match(r"([A-Z]+) (.*)", line):
             if match[1] == "FROM":
-                found = {}
-            found[match[1]] = json.loads(match[2]) if match[2].startswith("[") else [match[2]]
-    return found
+                actual = {}
+            actual[match[1]] = json.loads(match[2]) if match[2].startswith("[") else [match[2]]
+    return actual
 
 
 def parsed(words: list[str], secret: Path) -> TaskManagerConfig:
@@ -92,13 +92,13 @@ def test_systemd_understands_the_unit() -> None:
 
 
 def test_the_container_starts_the_daemon(tmp_path: Path) -> None:
-    found = container()
-    program, command = found["ENTRYPOINT"]
+    actual = container()
+    program, command = actual["ENTRYPOINT"]
     assert (Path(program).name, command) == ("netstack", "taskmanager")
-    config = parsed(found["CMD"], tmp_path / "secret")
-    assert config.listen.endswith(f":{found['EXPOSE'][0]}")
-    assert found["USER"] != ["root"]
-    assert found["STOPSIGNAL"] == ["SIGTERM"]
+    config = parsed(actual["CMD"], tmp_path / "secret")
+    assert config.listen.endswith(f":{actual['EXPOSE'][0]}")
+    assert actual["USER"] != ["root"]
+    assert actual["STOPSIGNAL"] == ["SIGTERM"]
 
 
 def test_the_container_copies_what_the_build_needs() -> None:

@@ -90,9 +90,9 @@ def shown(histories: list[Any], width: int) -> list[str]:
 
 
 def test_a_daemon_at_80_columns() -> None:
-    gone = TaskManagerHistory("10.0.0.2:6121")
-    gone.lost("Connection refused")
-    assert shown([busy(), gone], 80) == [
+    closed = TaskManagerHistory("10.0.0.2:6121")
+    closed.lost("Connection refused")
+    assert shown([busy(), closed], 80) == [
         "10.0.0.1:6121  host-a  up 1 d 1:01:01  slots 2/8  CPU 150 % of 400 %",
         "  buffers 0 B in use, 4.19 MB held by jobs, of 268 MB",
         "  bench 1234  1:02:05  2 slots  1 running, 1 failed  buffers 0 %",
@@ -127,7 +127,7 @@ def test_times_are_read_at_a_glance(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "Missing argument"),
         (["nowhere"], "'nowhere' is no address; give HOST:PORT"),
@@ -137,10 +137,10 @@ def test_times_are_read_at_a_glance(seconds: float) -> None:
         (["a:1", "--secret-file", "/nowhere"], "/nowhere"),
     ],
 )
-def test_bad_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", *arguments, "--json"]) == 2
     output = capsys.readouterr()
-    assert said in json.loads(output.out)["error"]
+    assert message in json.loads(output.out)["error"]
 
 
 def test_nobody_there_is_told_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,7 +299,7 @@ async def test_a_jobmanager_is_told_from_a_taskmanager(capsys: pytest.CaptureFix
         histories = {address: TaskManagerHistory(address) for address in (manager.address, taskmanagers[0].address)}
         assert await TOP._watch(histories, None, 0.1, True, True) == 0
     document = json.loads(capsys.readouterr().out)
-    (found,) = document["jobmanagers"]
-    assert [each["job_id"] for each in found["jobs"]] == [job_id]
-    assert [each["name"] for each in found["jobs"][0]["vertices"]] == ["A", "B"]
+    (actual,) = document["jobmanagers"]
+    assert [each["job_id"] for each in actual["jobs"]] == [job_id]
+    assert [each["name"] for each in actual["jobs"][0]["vertices"]] == ["A", "B"]
     assert [each["address"] for each in document["taskmanagers"]] == [taskmanagers[0].address]

@@ -223,11 +223,11 @@ def test_a_traceback_of_ten_thousand_frames_has_its_ends(monkeypatch: pytest.Mon
         error = caught(deep, 10_000)
     finally:
         sys.setrecursionlimit(limit)
-    (told,) = check(describe(error))["errors"]
-    assert len(told["frames"]) == MAX_FRAMES + 1
-    assert told["frames"][0]["function"] == "caught"
-    assert told["frames"][-1]["function"] == "missing"
-    assert sum(frame.get("folded") == "9,971 more frames" for frame in told["frames"]) == 1
+    (reported,) = check(describe(error))["errors"]
+    assert len(reported["frames"]) == MAX_FRAMES + 1
+    assert reported["frames"][0]["function"] == "caught"
+    assert reported["frames"][-1]["function"] == "missing"
+    assert sum(frame.get("folded") == "9,971 more frames" for frame in reported["frames"]) == 1
 
     def endless() -> None:
         endless()
@@ -302,10 +302,10 @@ def test_a_text_that_is_a_trap(says: Callable[[], Any], message: str) -> None:
         raise Odd(says)
 
     error = caught(fails)
-    (told,) = check(describe(error))["errors"]
-    assert told["type"] == "Odd"
-    assert told["message"].startswith(message)
-    assert len(told["message"]) <= 2_000
+    (reported,) = check(describe(error))["errors"]
+    assert reported["type"] == "Odd"
+    assert reported["message"].startswith(message)
+    assert len(reported["message"]) <= 2_000
     assert "operator 'x': Odd" in str(OperatorFailed("x", error))
 
 

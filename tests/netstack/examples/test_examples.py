@@ -64,8 +64,8 @@ def test_a_position_in_a_file_is_the_first_line_that_was_not_sent(text: Path) ->
     for unsent in (0, 1, 100, 256):
         source = word_count.Lines(str(text))
         source.open(OperatorContext("lines", "lines", 0, 1, 128, 0))
-        found = source.read()
-        assert found == lines[:256]
+        actual = source.read()
+        assert actual == lines[:256]
         again = word_count.Lines(str(text))
         again.open(OperatorContext("lines", "lines", 0, 1, 128, 0))
         again.restore([source.snapshot(unsent)])

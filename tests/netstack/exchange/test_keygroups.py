@@ -147,8 +147,8 @@ def test_default_max_parallelism(parallelism: int, expected: int) -> None:
 )
 def test_ranges_of_128(parallelism: int, ranges: list[tuple[int, int]]) -> None:
     owners = group_owners(parallelism, 128).tolist()
-    found = [[group for group in range(128) if owners[group] == index] for index in range(parallelism)]
-    assert [(each[0], each[-1]) for each in found] == ranges
+    actual = [[group for group in range(128) if owners[group] == index] for index in range(parallelism)]
+    assert [(each[0], each[-1]) for each in actual] == ranges
 
 
 @given(PARALLELISM)

@@ -13,8 +13,8 @@ from netstack import NetworkConfig, NetworkEnvironment, open_network
 @pytest.fixture
 def config(request: pytest.FixtureRequest) -> NetworkConfig:
     """The `CONFIG` of the test's module, if it has one."""
-    found: NetworkConfig = getattr(request.module, "CONFIG", network_environments.CONFIG)
-    return found
+    actual: NetworkConfig = getattr(request.module, "CONFIG", network_environments.CONFIG)
+    return actual
 
 
 @pytest.fixture

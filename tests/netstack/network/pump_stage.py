@@ -179,11 +179,11 @@ class Stage:
 
     def told(self) -> list[Frame]:
         """The control frames that were sent."""
-        found, data = [], bytes(self.stream.sent)
+        actual, data = [], bytes(self.stream.sent)
         while data:
             _, length, kind, channel, *_ = CODEC.parse_header(memoryview(data), 0)
             end = CODEC.header_bytes + length
             if kind != DataType.DATA:
-                found.append(CODEC.decode_control(kind, channel, data[CODEC.header_bytes : end]))
+                actual.append(CODEC.decode_control(kind, channel, data[CODEC.header_bytes : end]))
             data = data[end:]
-        return found
+        return actual

@@ -25,8 +25,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     def counting(self: object, windows: Sequence[memoryview]) -> int | None:
         counted[getattr(self, "peer")] += 1  # noqa: B009 - a stream of whatever class
-        found: int | None = receive(self, windows)
-        return found
+        actual: int | None = receive(self, windows)
+        return actual
 
     monkeypatch.setattr(SocketStream, "try_receive_into", counting)
     return counted

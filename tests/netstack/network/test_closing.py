@@ -102,7 +102,7 @@ async def test_a_union_tells_what_is_left_of_each_gate() -> None:
             manager.create_partition(name, subpartitions=2)
             channels = [netstack.ChannelDescriptor(manager.address, name, subpartition=index) for index in range(2)]
             gates.append(await manager.open_gate(channels))
-        told = pytest.warns(UnreadRecordsWarning, match="left 2 of 2 channels .*; 2 of 2 channels")
-        with told, netstack.UnionInputGate(gates):
+        reported = pytest.warns(UnreadRecordsWarning, match="left 2 of 2 channels .*; 2 of 2 channels")
+        with reported, netstack.UnionInputGate(gates):
             pass
         assert all(gate._engine.is_closed for gate in gates)

@@ -198,11 +198,11 @@ def test_a_reader_that_takes_longer_than_a_period_is_measured_when_it_asks_again
     assert stage.has_timer
     stage.poll()
     stage.host.advance(PERIOD_S / 2)
-    (told,) = stage.channel.told
+    (reported,) = stage.channel.told
     alike = BufferDebloater(target_s=1.0, samples=20, threshold_percent=0, min_bytes=256, max_bytes=32768)
     for _ in range(10):
         alike.recalculate(2000 / (10 * PERIOD_S), 2)
-    assert told == alike.announced_bytes
+    assert reported == alike.announced_bytes
 
 
 def test_a_reader_that_is_busy_with_the_last_buffer_is_not_slow() -> None:
@@ -295,11 +295,11 @@ async def test_a_slow_consumer_has_little_under_way_and_a_fast_one_whole_buffers
         for _ in range(20):
             await trio.sleep(0.37)
             assert consumer.bytes_under_way(partition) == pytest.approx(rate * TARGET_S, rel=0.4)
-        found = gate.statistics()
-        assert found.debloated_buffer_bytes == subpartition.buffer_size
-        assert found.debloated_buffer_bytes is not None
-        assert found.debloated_buffer_bytes < SEGMENT_BYTES // 8
-        assert found.estimated_time_to_consume_s == pytest.approx(TARGET_S, rel=0.4)
+        actual = gate.statistics()
+        assert actual.debloated_buffer_bytes == subpartition.buffer_size
+        assert actual.debloated_buffer_bytes is not None
+        assert actual.debloated_buffer_bytes < SEGMENT_BYTES // 8
+        assert actual.estimated_time_to_consume_s == pytest.approx(TARGET_S, rel=0.4)
 
         consumer.bytes_per_s = 1e12
         consumer.seconds_a_buffer = 0.01

@@ -18,7 +18,7 @@ from netstack.network.waiting.loop_lock import LoopLock
 async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) -> None:
     """Whoever waits for the disk holds buffers, which come home when it is told."""
     begun, go_on = threading.Event(), threading.Event()
-    told: list[tuple[int, Any, str]] = []
+    reported: list[tuple[int, Any, str]] = []
 
     def wait() -> None:
         begun.set()
@@ -26,7 +26,7 @@ async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) 
 
     def submit(disk: DiskDriver, number: int) -> None:
         def done(result: int | None, error: NetstackError | None) -> None:
-            told.append((number, result, "" if error is None else str(error)))
+            reported.append((number, result, "" if error is None else str(error)))
 
         def work() -> int:
             if stuck == "first" and number == 0:
@@ -44,22 +44,22 @@ async def test_jobs_that_a_closing_network_does_not_run_are_told_so(stuck: str) 
         nursery.cancel_scope.cancel()
         go_on.set()
     submit(disk, 20)
-    assert sorted(number for number, _, _ in told) == list(range(21))
-    assert all(result == number or "has closed" in error for number, result, error in told)
-    assert (20, None, "the network environment has closed") in told
+    assert sorted(number for number, _, _ in reported) == list(range(21))
+    assert all(result == number or "has closed" in error for number, result, error in reported)
+    assert (20, None, "the network environment has closed") in reported
 
 
 @pytest.mark.parametrize("jobs_before", [0, 1])
 async def test_a_network_that_closed_while_the_disk_was_idle_tells_the_next_job_so(jobs_before: int) -> None:
     """No worker was there to be cancelled."""
-    told: list[str] = []
+    reported: list[str] = []
     async with trio.open_nursery() as nursery:
         disk = DiskDriver(nursery, lambda: None, LoopLock(trio.current_time))
         for _ in range(jobs_before):
-            disk.submit(lambda: None, lambda _, error: told.append(str(error)))
+            disk.submit(lambda: None, lambda _, error: reported.append(str(error)))
     for _ in range(2):
-        disk.submit(lambda: None, lambda _, error: told.append(str(error)))
-    assert told == ["None"] * jobs_before + ["the network environment has closed"] * 2
+        disk.submit(lambda: None, lambda _, error: reported.append(str(error)))
+    assert reported == ["None"] * jobs_before + ["the network environment has closed"] * 2
 
 
 @pytest.mark.parametrize("kind", [ResultPartitionType.BLOCKING, ResultPartitionType.HYBRID_FULL])

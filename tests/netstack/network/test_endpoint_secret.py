@@ -118,7 +118,7 @@ async def test_who_asks_for_no_secret_gets_nothing_from_who_has_one(address: str
 
 
 async def test_everybody_who_waits_for_an_attempt_hears_why_it_was_refused(autojump_clock: MockClock) -> None:
-    heard: list[Refusal] = []
+    received: list[Refusal] = []
     async with (
         open_network(url(), CONFIG, secret=SECRET) as producer,
         open_network(url(), CONFIG, secret=OTHER) as consumer,
@@ -128,12 +128,12 @@ async def test_everybody_who_waits_for_an_attempt_hears_why_it_was_refused(autoj
             try:
                 await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
             except AuthenticationFailed as error:
-                heard.append(error.reason)
+                received.append(error.reason)
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(open_one)
-        assert heard == [Refusal.SECRETS_DIFFER] * 3
+        assert received == [Refusal.SECRETS_DIFFER] * 3
         assert_nothing_left(consumer)
 
 

@@ -147,11 +147,11 @@ async def test_a_hand_made_consumer_that_is_wrong_is_told_with_flags(autojump_cl
     async with open_network(url(), CONFIG) as producer:
         stream = await transport_for(producer.address).connect(producer.address)
         stream.try_send([bytes.fromhex("0000001dbadc0ffe0600000001" + "22" * 16)])
-        said = await answer(stream)
-        assert said[:5] == bytes.fromhex("badc0ffe01")
-        assert b"java.io.IOException" in said
-        assert b"ADD_CREDIT for channel 2222" in said
-        assert said.endswith(b"\0")
+        message = await answer(stream)
+        assert message[:5] == bytes.fromhex("badc0ffe01")
+        assert b"java.io.IOException" in message
+        assert b"ADD_CREDIT for channel 2222" in message
+        assert message.endswith(b"\0")
         stream.close()
         await trio.testing.wait_all_tasks_blocked()
         assert_nothing_left(producer)
@@ -174,9 +174,9 @@ async def test_mistakes_are_told_once_each_and_the_connection_goes_on(autojump_c
             (resume * 1000, b"is not blocked"),
         ):
             stream.try_send([mistake])
-            said = await answer(stream)
-            assert text in said
-            assert said.endswith(b"\0")
+            message = await answer(stream)
+            assert text in message
+            assert message.endswith(b"\0")
         await writer.emit(7)
         await writer.flush()
         assert (await heard(stream, 59))[47:] == bytes.fromhex("00000008 0000000000000007")

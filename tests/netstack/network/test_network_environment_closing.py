@@ -166,8 +166,8 @@ async def test_failed_dials_leave_no_descriptor_behind() -> None:
         producer.create_partition("p", subpartitions=1)
         await trio.testing.wait_all_tasks_blocked()  # each has its timer
         before = len(os.listdir("/proc/self/fd"))
-        async with open_network(url("tcp"), CONFIG) as gone:
-            nowhere = gone.address
+        async with open_network(url("tcp"), CONFIG) as lost:
+            nowhere = lost.address
         for _ in range(5):
             with pytest.raises(ConnectionLost, match="cannot reach"):
                 await producer.open_gate([ChannelDescriptor(nowhere, "p")])

@@ -493,9 +493,9 @@ async def test_an_impossible_descriptor_is_refused_and_leaves_the_network_open(
     gate = await consumer.open_gate(channel for channel in channels(producer))  # type: ignore[arg-type]
     await writer.emit(b"still works")
     await writer.finish()
-    found: list[list[bytes]] = [[]]
-    await read_all(gate, found)
-    assert found == [[b"still works"]]
+    actual: list[list[bytes]] = [[]]
+    await read_all(gate, actual)
+    assert actual == [[b"still works"]]
 
 
 @pytest.mark.parametrize("wanted", [ChannelDescriptor("memory://nowhere", "p"), None, 5])

@@ -55,10 +55,10 @@ def get(address: str, context: ssl.SSLContext, token: str = "") -> tuple[int, st
     try:
         connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
         assert isinstance(connection.sock, ssl.SSLSocket)
-        shown = connection.sock.getpeercert(binary_form=True)
+        displayed = connection.sock.getpeercert(binary_form=True)
         assert connection.sock.version() == "TLSv1.3"
         with connection.getresponse() as response:
-            return response.status, response.read().decode(), shown
+            return response.status, response.read().decode(), displayed
     finally:
         connection.close()
 
@@ -130,8 +130,8 @@ async def test_who_shakes_no_hands_gives_way(host: Path) -> None:
 
 async def test_files_that_cannot_be_used_are_told_before_anything_listens(host: Path, tmp_path: Path) -> None:
     (host / "key.pem").chmod(0o644)
-    for folder, said in ((host, "is accessible to other users"), (tmp_path / "nowhere", "cannot be read")):
-        with pytest.raises(ConfigError, match=said):
+    for folder, message in ((host, "is accessible to other users"), (tmp_path / "nowhere", "cannot be read")):
+        with pytest.raises(ConfigError, match=message):
             async with open_network("memory://tls-wrong", CONFIG, metrics_address=metrics(folder)):
                 raise AssertionError("it is open")
 

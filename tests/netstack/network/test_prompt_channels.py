@@ -80,7 +80,7 @@ async def test_a_connection_leaves_with_the_last_channel_of_its_class(
 async def ages(is_prompt: bool) -> list[float]:
     """How long the records of a sparse edge take beside one that always has more, over a slow line."""
     line = f"delay={DELAY_S:g}s&rate={RATE_BYTES_PER_S}"
-    found: list[float] = []
+    actual: list[float] = []
     async with (
         open_network(f"impaired+memory://prompt-{next(numbers)}?{line}", CONFIG) as producer,
         open_network(url(), CONFIG) as consumer,
@@ -110,10 +110,10 @@ async def ages(is_prompt: bool) -> list[float]:
         nursery.start_soon(write_few)
         reader = RecordReader(gate, format="float64")
         async for made_at in reader:
-            found.append(trio.current_time() - made_at)
+            actual.append(trio.current_time() - made_at)
         nursery.cancel_scope.cancel()
-    assert len(found) == SPARSE
-    return found[SPARSE // 3 :]  # until what may be under way is under way
+    assert len(actual) == SPARSE
+    return actual[SPARSE // 3 :]  # until what may be under way is under way
 
 
 async def test_a_sparse_edge_waits_for_bulk_on_one_connection_and_not_on_its_own(autojump_clock: MockClock) -> None:

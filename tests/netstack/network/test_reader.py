@@ -93,9 +93,9 @@ async def test_elements_come_in_order_with_their_channel(autojump_clock: MockClo
     stage.end(0)
     stage.end(1)
     reader = RecordReader(InputGate(stage.gate))
-    found = [(reader.channel_index, element) async for element in reader]
-    assert [element for channel, element in found if channel == 0] == [b"a", b"b", UserEvent("x")]
-    assert [element for channel, element in found if channel == 1] == [b"c", b""]
+    actual = [(reader.channel_index, element) async for element in reader]
+    assert [element for channel, element in actual if channel == 0] == [b"a", b"b", UserEvent("x")]
+    assert [element for channel, element in actual if channel == 1] == [b"c", b""]
     assert sorted(stage.log) == ["acknowledged 0", "acknowledged 1", "consumed 0", "consumed 1"]
     stage.assert_all_home()
     with pytest.raises(StopAsyncIteration):
@@ -125,7 +125,7 @@ def test_ways_to_read_can_be_mixed(data: st.DataObject) -> None:
             stage.put(b"".join(map(frame, records[start : start + 6])))
         stage.end()
         reader = RecordReader(InputGate(stage.gate))
-        found: list[Any] = []
+        actual: list[Any] = []
         while True:
             way = data.draw(st.sampled_from(["one", "few", "buffer", "buffer now"]))
             if way == "one":
@@ -142,8 +142,8 @@ def test_ways_to_read_can_be_mixed(data: st.DataObject) -> None:
             else:
                 part = await reader.next_records() if way == "buffer" else reader.next_records_nowait()
             if part is None:
-                return found
-            found += part
+                return actual
+            actual += part
 
     assert trio.run(read) == records
 

@@ -67,16 +67,16 @@ async def test_of_a_kept_partition_too(autojump_clock: MockClock, producer: Netw
     writer.partition.release()
 
 
-@pytest.mark.parametrize("told", ["by its environment", "itself"])
+@pytest.mark.parametrize("reported", ["by its environment", "itself"])
 async def test_a_reader_refuses_what_a_writer_was_allowed(
-    autojump_clock: MockClock, producer: NetworkEnvironment, told: str
+    autojump_clock: MockClock, producer: NetworkEnvironment, reported: str
 ) -> None:
     less = dataclasses.replace(CONFIG, max_record_bytes=1024)
     partition = producer.create_partition("p", subpartitions=1)
     writer = RecordWriter[Any](partition)
-    async with open_network(url(), less if told == "by its environment" else CONFIG) as consumer:
+    async with open_network(url(), less if reported == "by its environment" else CONFIG) as consumer:
         gate = await consumer.open_gate(channels(producer))
-        reader = RecordReader[Any](gate, config=less if told == "itself" else None)
+        reader = RecordReader[Any](gate, config=less if reported == "itself" else None)
         await writer.emit(bytes(1024))
         await writer.flush()
         assert await reader.__anext__() == bytes(1024)

@@ -60,14 +60,14 @@ class Stage:
         self.views = [self.partition.create_view(index, lambda: None) for index in range(subpartitions)]
 
     def read(self, subpartition: int = 0, limit: int = 1000) -> bytes:
-        found = bytearray()
+        actual = bytearray()
         view = self.views[subpartition]
         while limit and view.is_available(has_credit=True) and (buffer := view.poll()) is not None:
             if buffer.data_type is DataType.DATA:
-                found += buffer.contiguous()
+                actual += buffer.contiguous()
             buffer.recycle()
             limit -= 1
-        return bytes(found)
+        return bytes(actual)
 
 
 async def settle() -> None:
@@ -249,13 +249,13 @@ async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_par
         stage = Stage()
         await stage.writer.finish()
         done = trio.Event()
-        told: list[str] = []
+        reported: list[str] = []
 
-        async def wait(stage: Stage = stage, done: trio.Event = done, told: list[str] = told) -> None:
+        async def wait(stage: Stage = stage, done: trio.Event = done, reported: list[str] = reported) -> None:
             try:
                 await stage.writer.wait_consumed()
             except (ConsumerLost, PoolDestroyed) as error:
-                told.append(type(error).__name__)
+                reported.append(type(error).__name__)
             done.set()
 
         async with trio.open_nursery() as nursery:
@@ -272,7 +272,7 @@ async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_par
                 stage.views[0].release()
             else:
                 stage.partition.release()
-        assert told == [raised] * bool(raised)
+        assert reported == [raised] * bool(raised)
 
 
 async def test_calls_that_may_wait_are_checkpoints(autojump_clock: MockClock) -> None:

@@ -74,14 +74,14 @@ class Play:
     def give(self, event: Event, now_s: float | None = None) -> list[Instruction]:
         """Everything said until there is nothing more to do."""
         now_s = self.now_s if now_s is None else now_s
-        said = self.scheduler.handle(event, now_s)
-        self.note(said)
-        while said and isinstance(said[-1], Continue):
+        message = self.scheduler.handle(event, now_s)
+        self.note(message)
+        while message and isinstance(message[-1], Continue):
             more = self.scheduler.handle(Proceed(), now_s)
             self.note(more)
-            said = said[:-1] + more
+            message = message[:-1] + more
         self.now_s += 1.0
-        return said
+        return message
 
     def note(self, said: list[Instruction]) -> None:
         self.said += said
@@ -93,8 +93,8 @@ class Play:
                 self.where.update(zip(subtasks, (slot.location.taskmanager for slot in instruction.slots), strict=True))
 
     def register(self, name: str, slots: int) -> list[Instruction]:
-        said = self.give(TaskManagerRegistered(TaskManagerLocation(name, f"tcp://{name}:1")))
-        return said + self.give(SlotsOffered(name, tuple(range(slots))))
+        message = self.give(TaskManagerRegistered(TaskManagerLocation(name, f"tcp://{name}:1")))
+        return message + self.give(SlotsOffered(name, tuple(range(slots))))
 
     def start(self) -> list[Instruction]:
         return self.give(StartJob())
@@ -134,22 +134,22 @@ class Play:
 
 
 def deployed(said: list[Instruction]) -> list[int]:
-    return [subtask for found in said if isinstance(found, Deploy) for subtask in found.subtasks.tolist()]
+    return [subtask for actual in said if isinstance(actual, Deploy) for subtask in actual.subtasks.tolist()]
 
 
 def canceled(said: list[Instruction]) -> list[int]:
-    return [subtask for found in said if isinstance(found, Cancel) for subtask in found.subtasks.tolist()]
+    return [subtask for actual in said if isinstance(actual, Cancel) for subtask in actual.subtasks.tolist()]
 
 
 def released(said: list[Instruction]) -> list[int]:
-    return [number for found in said if isinstance(found, ReleasePartitions) for number in found.partitions.tolist()]
+    return [number for actual in said if isinstance(actual, ReleasePartitions) for number in actual.partitions.tolist()]
 
 
 def timer(said: list[Instruction]) -> StartTimer:
-    (found,) = [instruction for instruction in said if isinstance(instruction, StartTimer)]
-    return found
+    (actual,) = [instruction for instruction in said if isinstance(instruction, StartTimer)]
+    return actual
 
 
 def end(said: list[Instruction]) -> EndJob:
-    (found,) = [instruction for instruction in said if isinstance(instruction, EndJob)]
-    return found
+    (actual,) = [instruction for instruction in said if isinstance(instruction, EndJob)]
+    return actual

@@ -61,10 +61,10 @@ def test_each_load_balance_mode_runs_adaptive_jobs(mode: LoadBalanceMode) -> Non
     running, ran = deployed(play.start()), 0
     while running:
         ran += len(running)
-        said = play.finish_with(100 if running[0] < 10 else 0, *running)
-        running = deployed(said)
+        message = play.finish_with(100 if running[0] < 10 else 0, *running)
+        running = deployed(message)
     assert ran == 20
-    assert end(said).state is JobState.FINISHED
+    assert end(message).state is JobState.FINISHED
 
 
 def test_what_a_consumer_cannot_find_is_not_on_record_until_it_is_written_again() -> None:
@@ -72,16 +72,16 @@ def test_what_a_consumer_cannot_find_is_not_on_record_until_it_is_written_again(
     play.start()
     play.finish_with(100, *range(10))
     topology = play.scheduler.topology
-    said = play.fail(10, missing_partition=0, missing_attempt=0)
+    message = play.fail(10, missing_partition=0, missing_attempt=0)
     assert written(play, 0) == (5, 5 * 22 * 100)
     readers = sorted(
         {consumer for group in topology.groups_of_partition(0) for consumer in topology.groups.consumers_of(group)}
     )
-    assert sorted([10, *canceled(said)]) == readers
-    assert released(said) == [0]
-    play.report(ExecutionInput.CANCELED, *canceled(said))
+    assert sorted([10, *canceled(message)]) == readers
+    assert released(message) == [0]
+    play.report(ExecutionInput.CANCELED, *canceled(message))
     from_delay = play.scheduler.statistics().restarted
-    assert deployed(play.due(timer(said))) == [0]
+    assert deployed(play.due(timer(message))) == [0]
     assert play.scheduler.statistics().restarted - from_delay == 1 + len(readers)
     assert deployed(play.finish_with(100, 0)) == readers
     assert written(play, 0) == (6, 13_200)

@@ -93,9 +93,9 @@ def test_a_batch_job_goes_stage_by_stage_and_releases_what_was_read() -> None:
     assert deployed(play.finish(1)) == [2, 3]
     play.run(2, 3)
     assert released(play.finish(2)) == []
-    said = play.finish(3)
-    assert sorted(released(said)) == [0, 1]
-    assert end(said).state is JobState.FINISHED
+    message = play.finish(3)
+    assert sorted(released(message)) == [0, 1]
+    assert end(message).state is JobState.FINISHED
 
 
 def test_persistent_results_outlive_the_job() -> None:
@@ -107,31 +107,31 @@ def test_persistent_results_outlive_the_job() -> None:
 
 def test_nothing_is_deployed_before_the_whole_bulk_has_slots() -> None:
     play = Play(two_vertices(2, PIPELINED), taskmanagers=1, slots=1)
-    said = play.start()
-    assert said == [RequireSlots(1)]
+    message = play.start()
+    assert message == [RequireSlots(1)]
     assert play.states() == ["scheduled"] * 4
-    said = play.register("late", 1)
-    assert deployed(said) == [0, 1, 2, 3]
-    assert RequireSlots(0) in said
+    message = play.register("late", 1)
+    assert deployed(message) == [0, 1, 2, 3]
+    assert RequireSlots(0) in message
     assert {play.where[0], play.where[1]} == {"tm-0", "late"}
 
 
 def test_a_task_begins_with_the_newest_checkpoint() -> None:
     play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(1, 0.0))
-    assert [found.restore for found in play.start() if isinstance(found, Deploy)] == [None]
+    assert [actual.restore for actual in play.start() if isinstance(actual, Deploy)] == [None]
     play.give(CheckpointStored(7))
-    said = play.fail(0)
+    message = play.fail(0)
     play.report(ExecutionInput.CANCELED, 1)
-    said = play.give(TimerDue(timer(said).timer))
-    assert [found.restore for found in said if isinstance(found, Deploy)] == [7]
+    message = play.give(TimerDue(timer(message).timer))
+    assert [actual.restore for actual in message if isinstance(actual, Deploy)] == [7]
 
 
 def test_modes_of_placement() -> None:
     for mode in LoadBalanceMode:
         settings = SchedulerSettings(mode=mode, slots=SlotPoolSettings(max_interval_s=0.0))
         play = Play(two_vertices(2, PIPELINED), settings=settings)
-        said = play.start() + play.give(Tick())
-        assert deployed(said) == [0, 1, 2, 3]
+        message = play.start() + play.give(Tick())
+        assert deployed(message) == [0, 1, 2, 3]
         if mode is LoadBalanceMode.TASKS:
             assert sorted(play.where.values()) == ["tm-0", "tm-0", "tm-1", "tm-1"]
 
@@ -174,9 +174,9 @@ def test_or_of_all_inputs() -> None:
 
 def test_output_counts_for_its_attempt() -> None:
     play = lazy(InputConstraint.ANY)
-    said = play.fail(0)
+    message = play.fail(0)
     assert play.give(PartitionConsumable(0, 0)) == []
-    assert deployed(play.give(TimerDue(timer(said).timer))) == [0]
+    assert deployed(play.give(TimerDue(timer(message).timer))) == [0]
     assert deployed(play.give(PartitionConsumable(0, 1))) == [2]
 
 
@@ -194,12 +194,12 @@ def test_a_restart_waits_for_the_cancellations_and_the_delay() -> None:
     play = Play(two_vertices(2, PIPELINED), restart=FixedDelay(3, 5.0))
     play.start()
     play.run(0, 1, 2, 3)
-    said = play.fail(0)
-    assert canceled(said) == [1, 2, 3]
-    assert timer(said).delay_s == 5.0
+    message = play.fail(0)
+    assert canceled(message) == [1, 2, 3]
+    assert timer(message).delay_s == 5.0
     assert play.scheduler.state is JobState.RESTARTING
     assert deployed(play.report(ExecutionInput.CANCELED, 1, 2)) == []
-    assert deployed(play.give(TimerDue(timer(said).timer))) == []
+    assert deployed(play.give(TimerDue(timer(message).timer))) == []
     assert deployed(play.report(ExecutionInput.CANCELED, 3)) == [0, 1, 2, 3]
     assert play.scheduler.state is JobState.RUNNING
     assert set(play.attempts.values()) == {1}
@@ -209,9 +209,9 @@ def test_a_restart_waits_for_the_cancellations_and_the_delay() -> None:
 def test_the_delay_may_be_the_last_to_pass() -> None:
     play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(3, 5.0))
     play.start()
-    said = play.fail(0)
+    message = play.fail(0)
     assert deployed(play.report(ExecutionInput.CANCELED, 1)) == []
-    assert deployed(play.give(TimerDue(timer(said).timer))) == [0, 1]
+    assert deployed(play.give(TimerDue(timer(message).timer))) == [0, 1]
 
 
 def test_a_timer_of_a_restart_that_was_superseded_is_ignored() -> None:
@@ -231,9 +231,9 @@ def test_a_timer_of_a_restart_that_was_superseded_is_ignored() -> None:
 def test_reports_of_an_earlier_attempt_are_ignored() -> None:
     play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(3, 0.0))
     play.start()
-    said = play.fail(0)
+    message = play.fail(0)
     play.report(ExecutionInput.CANCELED, 1)
-    play.give(TimerDue(timer(said).timer))
+    play.give(TimerDue(timer(message).timer))
     old = np.array([0], np.uint32)
     for what in (ExecutionInput.INITIALIZE, ExecutionInput.FINISH, ExecutionInput.CANCELED):
         assert play.give(TasksReported(what, index_array([1]), old)) == []
@@ -245,18 +245,18 @@ def test_reports_of_an_earlier_attempt_are_ignored() -> None:
 def test_a_slot_that_comes_for_a_superseded_request_serves_the_next_one() -> None:
     play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(3, 0.0), taskmanagers=0)
     play.start()
-    said = play.give(GlobalFailure("before there is a slot"))
+    message = play.give(GlobalFailure("before there is a slot"))
     assert play.states() == ["canceled", "canceled"]
     assert deployed(play.register("tm", 1)) == []
-    assert deployed(play.give(TimerDue(timer(said).timer))) == [0, 1]
+    assert deployed(play.give(TimerDue(timer(message).timer))) == [0, 1]
     assert play.attempts == {0: 1, 1: 1}
 
 
 def test_restarts_used_up_fail_the_job_with_the_reason() -> None:
     play = Play(two_vertices(2, PIPELINED), restart=FixedDelay(0))
     play.start()
-    said = play.fail(0)
-    assert canceled(said) == [1, 2, 3]
+    message = play.fail(0)
+    assert canceled(message) == [1, 2, 3]
     assert play.scheduler.state is JobState.FAILING
     assert play.fail(1) == []
     assert end(play.report(ExecutionInput.CANCELED, 2, 3)) == EndJob(
@@ -302,13 +302,13 @@ def batch_with_sinks_running() -> Play:
 def test_a_lost_taskmanager_restarts_what_a_restarting_consumer_lacks() -> None:
     play = batch_with_sinks_running()
     lost = play.where[2]
-    said = play.give(TaskManagerLost(lost, "gone"))
+    message = play.give(TaskManagerLost(lost, "gone"))
     # The sink there, the source whose partition was there, and so its other consumer.
-    assert canceled(said) == [3]
+    assert canceled(message) == [3]
     producer = 0 if play.where[0] == lost else 1
     play.register("next", 1)
     play.report(ExecutionInput.CANCELED, 3)
-    assert deployed(play.give(TimerDue(timer(said).timer))) == [producer]
+    assert deployed(play.give(TimerDue(timer(message).timer))) == [producer]
     assert play.states()[1 - producer] == "finished"
     assert deployed(play.finish(producer)) == [2, 3]
 
@@ -323,10 +323,10 @@ def test_finished_producers_survive_a_loss_that_nobody_notices() -> None:
     play.finish(1)
     assert play.states() == ["finished", "finished", "deploying", "deploying"]
     # A consumer misses the partition: now its producer runs again, and so do all consumers of that.
-    said = play.fail(2, missing_partition=0, missing_attempt=0)
-    assert canceled(said) == [3]
+    message = play.fail(2, missing_partition=0, missing_attempt=0)
+    assert canceled(message) == [3]
     play.report(ExecutionInput.CANCELED, 3)
-    assert deployed(play.give(TimerDue(timer(said).timer))) == [0]
+    assert deployed(play.give(TimerDue(timer(message).timer))) == [0]
 
 
 @pytest.mark.parametrize("reporter", ["current", "rival"])
@@ -341,23 +341,23 @@ def test_a_lost_producer_runs_again_although_another_attempt_of_its_consumer_run
     assert deployed(play.give(Tick(), play.now_s + 2.0)) == [1], "the consumer is slow, and gets a second attempt"
     if reporter == "current":
         play.attempts[1] = before
-    said = play.fail(1, missing_partition=0, missing_attempt=0)
-    assert canceled(said) == [1]
+    message = play.fail(1, missing_partition=0, missing_attempt=0)
+    assert canceled(message) == [1]
     play.attempts[1] = 1 - play.attempts[1]
     play.report(ExecutionInput.CANCELED, 1)
-    assert deployed(play.give(TimerDue(timer(said).timer))) == [0]
+    assert deployed(play.give(TimerDue(timer(message).timer))) == [0]
 
 
 def test_a_partition_of_an_earlier_attempt_is_not_missing() -> None:
     play = batch_with_sinks_running()
-    said = play.fail(2, missing_partition=0, missing_attempt=5)
-    assert deployed(play.give(TimerDue(timer(said).timer))) == [2]
+    message = play.fail(2, missing_partition=0, missing_attempt=5)
+    assert deployed(play.give(TimerDue(timer(message).timer))) == [2]
 
 
 def test_results_of_producers_that_run_again_are_dropped_where_they_are() -> None:
     play = batch_with_sinks_running()
-    said = play.fail(2, missing_partition=0, missing_attempt=0)
-    assert released(said) == [0]
+    message = play.fail(2, missing_partition=0, missing_attempt=0)
+    assert released(message) == [0]
 
 
 def test_an_unknown_taskmanager_is_nobodys_loss() -> None:
@@ -380,9 +380,9 @@ def test_a_consumer_that_came_first_is_told_of_its_producer() -> None:
     play.start()
     play.give(TaskManagerRegistered(TaskManagerLocation("tm", "tcp://tm:1")))
     assert deployed(play.give(SlotsOffered("tm", (0,), LARGE))) == [2]
-    said = play.give(SlotsOffered("tm", (1,), SMALL))
-    (update,) = [found for found in said if isinstance(found, UpdateGate)]
-    assert (update.subtasks.tolist(), update.gate, deployed(said)) == ([2], 0, [0])
+    message = play.give(SlotsOffered("tm", (1,), SMALL))
+    (update,) = [actual for actual in message if isinstance(actual, UpdateGate)]
+    assert (update.subtasks.tolist(), update.gate, deployed(message)) == ([2], 0, [0])
     news = ShuffleDescriptors.decompress(update.descriptors)
     assert [news.channel(row, 0).partition_id for row in range(len(news))] == ["run-1/words/0.0"]
 
@@ -465,12 +465,12 @@ def test_long_work_is_cut_and_goes_on_with_proceed() -> None:
     scheduler = Scheduler(job, "run-1", settings=SchedulerSettings(step_budget=1))
     scheduler.handle(TaskManagerRegistered(TaskManagerLocation("tm", "tcp://tm:1")), 0.0)
     scheduler.handle(SlotsOffered("tm", (0, 1, 2, 3)), 0.0)
-    said = scheduler.handle(StartJob(), 0.0)
+    message = scheduler.handle(StartJob(), 0.0)
     steps = 0
-    while said:
-        assert said[-1] == Continue() or steps > 8
+    while message:
+        assert message[-1] == Continue() or steps > 8
         assert scheduler.handle(Tick(), 0.0) == []
-        said = scheduler.handle(Proceed(), 0.0)
+        message = scheduler.handle(Proceed(), 0.0)
         steps += 1
     assert steps == 16  # eight subtasks, once for their slots and once to be sent
     assert scheduler.statistics().executions[ExecutionState.DEPLOYING] == 8
@@ -481,10 +481,10 @@ def test_what_was_cut_and_superseded_is_not_done() -> None:
     scheduler = Scheduler(job, "run-1", restart=FixedDelay(1, 9.0), settings=SchedulerSettings(step_budget=1))
     scheduler.handle(StartJob(), 0.0)
     scheduler.handle(GlobalFailure("all of it"), 0.0)
-    said: list[Instruction] = [Continue()]
-    while said and isinstance(said[-1], Continue):
-        said = scheduler.handle(Proceed(), 0.0)
-        assert deployed(said) == []
+    message: list[Instruction] = [Continue()]
+    while message and isinstance(message[-1], Continue):
+        message = scheduler.handle(Proceed(), 0.0)
+        assert deployed(message) == []
     assert scheduler.statistics().executions[ExecutionState.CANCELED] == 8
 
 
@@ -492,9 +492,9 @@ def test_a_restart_waits_for_slots_to_be_given_back() -> None:
     settings = SchedulerSettings(step_budget=1)
     play = Play(two_vertices(4, BLOCKING), restart=FixedDelay(1, 0.0), settings=settings, taskmanagers=1)
     play.start()
-    said = play.scheduler.handle(TaskManagerLost("tm-0", "gone"), play.now_s)
-    assert said[-1] == Continue()
-    assert play.scheduler.handle(TimerDue(timer(said).timer), play.now_s) == []
+    message = play.scheduler.handle(TaskManagerLost("tm-0", "gone"), play.now_s)
+    assert message[-1] == Continue()
+    assert play.scheduler.handle(TimerDue(timer(message).timer), play.now_s) == []
     assert play.states()[:4] == ["failed"] * 4
     assert play.give(Proceed()) == [RequireSlots(4)]
     assert play.states()[:4] == ["scheduled"] * 4
@@ -531,13 +531,13 @@ def test_an_adaptive_job_decides_when_its_inputs_are_there() -> None:
     one = np.zeros(1, np.uint32)
     play.give(TasksReported(ExecutionInput.FINISH, index_array([0]), one, {0: sizes}))
     # One has to run again: what it wrote is forgotten until then.
-    said = play.give(GlobalFailure("all of it"))
+    message = play.give(GlobalFailure("all of it"))
     play.report(ExecutionInput.CANCELED, 1)
-    play.give(TimerDue(timer(said).timer))
+    play.give(TimerDue(timer(message).timer))
     for subtask in (0, 1):
         attempt = np.ones(1, np.uint32)
-        said = play.give(TasksReported(ExecutionInput.FINISH, index_array([subtask]), attempt, {subtask: sizes}))
-    assert deployed(said) == [2, 3, 4, 5]
+        message = play.give(TasksReported(ExecutionInput.FINISH, index_array([subtask]), attempt, {subtask: sizes}))
+    assert deployed(message) == [2, 3, 4, 5]
     assert end(play.finish(2, 3, 4, 5)).state is JobState.FINISHED
 
 
@@ -547,8 +547,8 @@ def test_an_adaptive_job_decides_when_its_inputs_are_there() -> None:
 def waits(play: Play, *subtasks: int) -> list[int]:
     """Returns the subtasks that the scheduler orders to commit after these begin to wait."""
     attempts = np.array([play.attempts[subtask] for subtask in subtasks], np.uint32)
-    said = play.give(TasksWaiting(index_array(subtasks), attempts))
-    return [subtask for each in said if isinstance(each, CommitTasks) for subtask in each.subtasks.tolist()]
+    message = play.give(TasksWaiting(index_array(subtasks), attempts))
+    return [subtask for each in message if isinstance(each, CommitTasks) for subtask in each.subtasks.tolist()]
 
 
 @pytest.mark.parametrize("result", [BLOCKING, ResultPartitionType.HYBRID_FULL])
@@ -562,9 +562,9 @@ def test_where_results_are_kept_sinks_commit_together_since_a_lost_result_has_al
     play.finish(0, 1)
     play.run(2, 3)
     assert waits(play, 2) == []
-    said = play.fail(3, missing_partition=0, missing_attempt=0)
-    timer = next(each for each in said if isinstance(each, StartTimer))
-    play.report(ExecutionInput.CANCELED, *canceled(said))
+    message = play.fail(3, missing_partition=0, missing_attempt=0)
+    timer = next(each for each in message if isinstance(each, StartTimer))
+    play.report(ExecutionInput.CANCELED, *canceled(message))
     assert 0 in deployed(play.due(timer))
     assert play.scheduler.state is not JobState.FAILING
     play.run(0)
@@ -593,26 +593,26 @@ def test_a_sink_commits_at_once_where_another_needs_its_slot() -> None:
 def test_each_benchmark_at_parallelism_ten(result: ResultPartitionType, mode: LoadBalanceMode) -> None:
     settings = SchedulerSettings(mode=mode)
     play = Play(two_vertices(10, result), restart=FixedDelay(2, 0.0), settings=settings, taskmanagers=5, slots=4)
-    said = play.start()
+    message = play.start()
     sources, sinks = list(range(10)), list(range(10, 20))
     if result is PIPELINED:
-        assert deployed(said) == sources + sinks
+        assert deployed(message) == sources + sinks
         assert len(canceled(play.fail(0))) == 19
         play.report(ExecutionInput.CANCELED, *range(1, 20))
     else:
-        assert deployed(said) == sources
+        assert deployed(message) == sources
         assert deployed(play.finish(*sources)) == sinks
-        said = play.fail(10, missing_partition=0, missing_attempt=0)
-        assert canceled(said) == list(range(11, 20))
+        message = play.fail(10, missing_partition=0, missing_attempt=0)
+        assert canceled(message) == list(range(11, 20))
         play.report(ExecutionInput.CANCELED, *range(11, 20))
     assert play.scheduler.statistics().descriptors.misses == 1
-    (first,) = [found.timer for found in play.said if isinstance(found, StartTimer)]
+    (first,) = [actual.timer for actual in play.said if isinstance(actual, StartTimer)]
     play.give(TimerDue(first))
     if result is BLOCKING:
         assert deployed(play.finish(0)) == sinks
         assert sorted(released(play.finish(*sinks))) == sources
         assert play.scheduler.state is JobState.FINISHED
     else:
-        said = play.give(GlobalFailure("all of it"))
+        message = play.give(GlobalFailure("all of it"))
         play.report(ExecutionInput.CANCELED, *range(20))
-        assert deployed(play.give(TimerDue(timer(said).timer))) == sources + sinks
+        assert deployed(play.give(TimerDue(timer(message).timer))) == sources + sinks

@@ -29,7 +29,7 @@ def test_consumers_are_told_the_port_of_the_producers_slot() -> None:
     play = Play(two_vertices(2, PIPELINED), taskmanagers=0)
     registered(play, "tm", 2)
     play.start()
-    found = {}
+    actual = {}
     for instruction in play.said:
         if isinstance(instruction, Deploy):
             slots = dict(zip(instruction.subtasks.tolist(), instruction.slots, strict=True))
@@ -37,8 +37,8 @@ def test_consumers_are_told_the_port_of_the_producers_slot() -> None:
                 descriptor = TaskDeploymentDescriptor.parse(packed)
                 assert descriptor.allocation == f"tm/{slots[subtask].index}"
                 for gate in descriptor.gates:
-                    found[subtask] = {str(each.address) for each in gate.gate().channels}
-    assert found == {2: {"tcp://tm:1", "tcp://tm:2"}, 3: {"tcp://tm:1", "tcp://tm:2"}}
+                    actual[subtask] = {str(each.address) for each in gate.gate().channels}
+    assert actual == {2: {"tcp://tm:1", "tcp://tm:2"}, 3: {"tcp://tm:1", "tcp://tm:2"}}
 
 
 def test_the_end_of_a_slot_is_one_failure_however_many_regions_were_there() -> None:
@@ -46,9 +46,9 @@ def test_the_end_of_a_slot_is_one_failure_however_many_regions_were_there() -> N
     registered(play, "tm", 4)
     play.start()
     play.run(0, 1, 2, 3)
-    said = play.give(lost(play, 0, 1))  # sources of two regions
+    message = play.give(lost(play, 0, 1))  # sources of two regions
     assert play.scheduler.statistics().failures == 1
-    assert canceled(said) == [2, 3]
+    assert canceled(message) == [2, 3]
 
 
 def test_of_an_attempt_that_is_over_nothing_is_lost() -> None:
@@ -72,6 +72,6 @@ def test_all_places_of_a_lost_taskmanager_are_lost() -> None:
     play.finish(0, 1)
     play.run(2, 3)
     assert set(play.where.values()) == {"tm-0"}
-    said = play.give(TaskManagerLost("tm-0", "gone"))
-    again = deployed(play.give(TimerDue(timer(said).timer)))
+    message = play.give(TaskManagerLost("tm-0", "gone"))
+    again = deployed(play.give(TimerDue(timer(message).timer)))
     assert again == [0, 1], "both partitions were there, in two slots"

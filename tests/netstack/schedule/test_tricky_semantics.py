@@ -94,9 +94,9 @@ def test_06_finished_consumers_restart_with_their_producer_and_finished_producer
     play.start()
     play.finish(0)
     play.finish(1)
-    said = play.fail(2, missing_partition=0, missing_attempt=0)
-    assert canceled(said) == []
-    assert deployed(play.due(timer(said))) == [0]
+    message = play.fail(2, missing_partition=0, missing_attempt=0)
+    assert canceled(message) == []
+    assert deployed(play.due(timer(message))) == [0]
     assert play.states() == ["deploying", "created", "created"]
 
 

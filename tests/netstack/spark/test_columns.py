@@ -21,12 +21,12 @@ def columns(*names: str) -> PlainColumns:
 
 
 def test_a_key_is_named_as_spark_names_columns() -> None:
-    found = columns("id", "a.b", "a`b", "User")
+    actual = columns("id", "a.b", "a`b", "User")
     for key, place in (("id", 0), ("ID", 0), ("a.b", 1), ("`a.b`", 1), ("a`b", 2), ("`a``b`", 2), ("user", 3)):
-        assert found.keys([key], is_case_sensitive=False) == (f"c{place}",)
-    assert found.keys(["User", "id"], is_case_sensitive=True) == ("c3", "c0")
+        assert actual.keys([key], is_case_sensitive=False) == (f"c{place}",)
+    assert actual.keys(["User", "id"], is_case_sensitive=True) == ("c3", "c0")
     with pytest.raises(ConfigError, match=r"no column 'user'; it has id, a\.b, a`b, User"):
-        found.keys(["user"], is_case_sensitive=True)
+        actual.keys(["user"], is_case_sensitive=True)
     twice = columns("id", "ID")
     assert twice.keys(["ID"], is_case_sensitive=True) == ("c1",)
     with pytest.raises(ConfigError, match="several columns are named 'id'"):

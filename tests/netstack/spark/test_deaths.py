@@ -68,17 +68,17 @@ def campaign(
     rng.shuffle(order)
     running = {name: start() for name, start in starts.items()}
     first, dies_at, until_s = next(iter(starts)), 1, time.monotonic() + PATIENCE_S * (len(order) + 1)
-    found = dict.fromkeys(starts, 0)
+    actual = dict.fromkeys(starts, 0)
     try:
         while running[first].poll() != 0:
-            assert time.monotonic() < until_s, (seed, found, progress())
+            assert time.monotonic() < until_s, (seed, actual, progress())
             for name, process in running.items():
                 if process.poll() is not None and process.returncode != 0:
                     running[name] = starts[name]()
             if order and progress() >= dies_at:
                 time.sleep(rng.uniform(0, 1))
                 name = order.pop()
-                found[name] = found.get(name, 0) + 1
+                actual[name] = actual.get(name, 0) + 1
                 dies_at = progress() + 1
                 if name == EXECUTOR:
                     kill_executor(running["driver"].pid, rng)
@@ -92,21 +92,21 @@ def campaign(
         for process in running.values():
             process.kill()
             process.wait()
-    assert not order, (seed, found)
-    return found
+    assert not order, (seed, actual)
+    return actual
 
 
 def kill_executor(driver: int, rng: random.Random) -> None:
     """One of those that a driver has, if there is any: it may be starting."""
-    waiting, found = [driver], []
+    waiting, actual = [driver], []
     while waiting:
         pid = waiting.pop()
         waiting += children_of(pid)
         with contextlib.suppress(OSError):
             if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    if found:
-        os.kill(rng.choice(found), signal.SIGKILL)
+                actual.append(pid)
+    if actual:
+        os.kill(rng.choice(actual), signal.SIGKILL)
 
 
 def starting(folder: Path, *words: object) -> Start:
@@ -164,10 +164,10 @@ def test_a_stream_out_of_a_job_loses_nothing_and_repeats_nothing(tmp_path: Path)
         "taskmanager b": starting(tmp_path, *taskmanager, "--slots", "1"),
         "driver": starting(tmp_path, HERE / "stream_query.py", tmp_path, stream, 1),
     }
-    found = campaign(starts, victims, lambda: commits(tmp_path))
+    actual = campaign(starts, victims, lambda: commits(tmp_path))
     ids = ids_of(tmp_path / "table")
-    assert len(ids) == rows, found
-    assert sorted(ids) == list(range(rows)), found
+    assert len(ids) == rows, actual
+    assert sorted(ids) == list(range(rows)), actual
 
 
 def test_a_stream_into_a_table_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:

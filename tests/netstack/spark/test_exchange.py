@@ -50,12 +50,12 @@ def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> Non
     from pyspark.sql import functions as F  # noqa: N812
 
     df = spark.range(0, 6_000, 1, 2).selectExpr(*EVERY_TYPE)
-    told = ExchangeStatistics(spark)
+    reported = ExchangeStatistics(spark)
     out = exchange(
         df,
         key="user",
         boundary=False,
-        statistics=told,
+        statistics=reported,
         buffer_timeout_s=None,
         exclusive_buffers_per_channel=1,
         checksum=True,
@@ -63,8 +63,8 @@ def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> Non
     assert out.schema == df.schema
     with plain_errors():
         assert checksums(out, "user") == checksums(df.repartition(2, "user"), "user")
-    channels, tasks = told.channels(), told.tasks()
-    assert told.build().partition(":")[0] == build.kind
+    channels, tasks = reported.channels(), reported.tasks()
+    assert reported.build().partition(":")[0] == build.kind
     assert [(each.producer, each.consumer, each.is_local) for each in channels] == [
         (0, 0, True),
         (0, 1, False),
@@ -72,12 +72,12 @@ def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> Non
         (1, 1, True),
     ]
     assert sum(each.rows for each in channels) == sum(each.rows_out for each in tasks) == 6_000
-    assert told.frame().where("not is_local and announced_credit > 0").count() == 2
+    assert reported.frame().where("not is_local and announced_credit > 0").count() == 2
     with plain_errors():
         places = out.select("user", F.spark_partition_id().alias("p")).distinct().collect()
     assert len(places) == 98  # every key is in one
     assert all(row["p"] == operator_index(key_group(row["user"], 128), 2, 128) for row in places)
-    assert told.channels()[0].stage != channels[0].stage  # an action runs the exchange again
+    assert reported.channels()[0].stage != channels[0].stage  # an action runs the exchange again
 
 
 @pytest.mark.whole

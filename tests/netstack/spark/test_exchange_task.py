@@ -44,14 +44,14 @@ def run(
     job: ExchangeJob, inputs: Sequence[Iterable[Any]], on_batch: Callable[[int], None] = lambda rank: None
 ) -> tuple[list[list[Any]], list[BaseException | None], list]:
     """What every task gave, what it raised, and what all of them told."""
-    gathering, told = Gathering(len(inputs)), []
+    gathering, reported = Gathering(len(inputs)), []
     given_: list[list[Any]] = [[] for _ in inputs]
     errors: list[BaseException | None] = [None] * len(inputs)
 
     def one(rank: int) -> None:
         task = BarrierTask(rank, len(inputs), "127.0.0.1", gathering.of(rank))
         try:
-            for batch in Exchanger(job, task, told.extend).run(inputs[rank]):
+            for batch in Exchanger(job, task, reported.extend).run(inputs[rank]):
                 given_[rank].append(batch)
                 on_batch(rank)
         except BaseException as error:
@@ -65,7 +65,7 @@ def run(
         thread.join(60)
         assert not thread.is_alive()
     assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("netstack")]
-    return given_, errors, told
+    return given_, errors, reported
 
 
 def rows_of(batches: Iterable[Any]) -> list[tuple[Any, ...]]:
@@ -91,7 +91,7 @@ def test_every_row_arrives_once_in_the_partition_of_its_key(inputs: list[list[li
         buffer_timeout_s=data.draw(st.sampled_from([None, 0.0, 0.1])),
         network={"segment_size_bytes": data.draw(st.sampled_from([512, 32768]))},
     )
-    out, errors, told = run(job, [[batch_of(rows) for rows in batches] for batches in inputs])
+    out, errors, reported = run(job, [[batch_of(rows) for rows in batches] for batches in inputs])
     assert errors == [None] * len(inputs)
     expected: dict[int, list[Any]] = defaultdict(list)
     for batches in inputs:
@@ -101,8 +101,8 @@ def test_every_row_arrives_once_in_the_partition_of_its_key(inputs: list[list[li
                 expected[owner].append(row)
     for rank, batches in enumerate(out):
         assert sorted(map(repr, rows_of(batches))) == sorted(map(repr, expected[rank]))
-    channels = [each for each in told if isinstance(each, ExchangeChannel)]
-    tasks = [each for each in told if isinstance(each, ExchangeTask)]
+    channels = [each for each in reported if isinstance(each, ExchangeChannel)]
+    tasks = [each for each in reported if isinstance(each, ExchangeTask)]
     assert len(channels) == len(inputs) * into
     total = sum(map(len, expected.values()))
     assert sum(each.rows for each in channels) == total
@@ -155,13 +155,13 @@ def test_a_task_that_is_given_up_leaves_no_thread_and_tells_the_others() -> None
     gathering = Gathering(2)
     job = ExchangeJob(keys=("key",), token=TOKEN, batch_bytes=100)
     endless = (batch_of([(f"{at}", at, None)]) for at in range(10**9))
-    said: list[BaseException] = []
+    message: list[BaseException] = []
 
     def other() -> None:
         try:
             list(Exchanger(job, BarrierTask(1, 2, "127.0.0.1", gathering.of(1)), print).run([]))
         except BaseException as error:
-            said.append(error)
+            message.append(error)
 
     thread = threading.Thread(target=other)
     thread.start()
@@ -170,7 +170,7 @@ def test_a_task_that_is_given_up_leaves_no_thread_and_tells_the_others() -> None
     rows.close()
     thread.join(20)
     assert not thread.is_alive()
-    assert len(said) == 1
+    assert len(message) == 1
     assert not [each for each in threading.enumerate() if each.name.startswith("netstack 127")]
 
 
@@ -189,7 +189,7 @@ def test_an_address_of_spark_is_a_host() -> None:
 
 
 def test_a_task_that_holds_the_others_up_is_named_by_its_host() -> None:
-    def told(*held_up_s: tuple[float, ...]) -> str:
+    def reported(*held_up_s: tuple[float, ...]) -> str:
         statistics = ExchangeStatistics.__new__(ExchangeStatistics)
         values = {field.name: 0 for field in dataclasses.fields(ExchangeTask)}
         tasks = [
@@ -199,7 +199,9 @@ def test_a_task_that_holds_the_others_up_is_named_by_its_host() -> None:
         statistics.accumulator = SimpleNamespace(value=tasks)
         return statistics.slowest()
 
-    assert told((0, 8, 0), (2, 0, 2), (0, 7, 0)).startswith("the tasks waited 15.0 s of their 30.0 s to send to task 1")
-    assert told((0, 8, 0), (5, 0, 5), (0, 0, 0)) == ""
-    assert told((0, 0, 0), (0, 0, 0), (0, 1, 0)) == ""
-    assert told((0, 8), (2, 0)) == ""
+    assert reported((0, 8, 0), (2, 0, 2), (0, 7, 0)).startswith(
+        "the tasks waited 15.0 s of their 30.0 s to send to task 1"
+    )
+    assert reported((0, 8, 0), (5, 0, 5), (0, 0, 0)) == ""
+    assert reported((0, 0, 0), (0, 0, 0), (0, 1, 0)) == ""
+    assert reported((0, 8), (2, 0)) == ""

@@ -62,9 +62,9 @@ def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_
     killer.join()
     assert killed
     assert result.state == "finished"
-    told = result.results["count"].values()
-    assert sorted(row for subtask in told for row in subtask["counts"]) == jobworld.expected(2 * COUNT)
-    assert max(subtask["attempt"] for subtask in told) >= 1
+    reported = result.results["count"].values()
+    assert sorted(row for subtask in reported for row in subtask["counts"]) == jobworld.expected(2 * COUNT)
+    assert max(subtask["attempt"] for subtask in reported) >= 1
     assert silent()
     (savepoint,) = (tmp_path / "checkpoints").iterdir()
     with pytest.raises(RequestRefused, match="operator 'count', but job 'on spark' has no such operator"):
@@ -156,8 +156,8 @@ def test_the_command_runs_a_job_on_spark(tmp_path: Path) -> None:
         words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["state"], told["taskmanagers"], told["results"]) == ("finished", 2, {"sum": {"0": 4950}})
+    reported = json.loads(done.stdout)
+    assert (reported["state"], reported["taskmanagers"], reported["results"]) == ("finished", 2, {"sum": {"0": 4950}})
     assert "Traceback" not in done.stderr
 
 

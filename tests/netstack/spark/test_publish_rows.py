@@ -44,11 +44,11 @@ async def read(address: str, epoch: int, done: int = -1) -> list[Any] | None:
         poller = StreamPoller("s", "spark", [endpoint])
         try:
             is_there = epoch < poller.wait_for_all()[address].next
-            found = list(read_epoch(endpoint, "s", epoch, 0)) if is_there else None
+            actual = list(read_epoch(endpoint, "s", epoch, 0)) if is_there else None
             poller.poll({address: max(done, 0)}, wait_s=120)
         finally:
             poller.close()
-        return None if found is None else [tuple(row.values()) for batch in found for row in batch.to_pylist()]
+        return None if actual is None else [tuple(row.values()) for batch in actual for row in batch.to_pylist()]
 
     return await trio.to_thread.run_sync(work)
 

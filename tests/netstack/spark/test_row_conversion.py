@@ -101,9 +101,9 @@ def test_a_record_that_does_not_fit_is_an_error_or_kept_as_text(record: Any, say
     assert "id bigint, user string" in str(caught.value)
     assert "mode=PERMISSIVE" in str(caught.value)
     good = {"id": 5, "user": "e"}
-    found = rows(CORRUPT, [good, record, good], corrupt="_corrupt_record")
-    assert [row for row in found if row["_corrupt_record"] is None] == [{**good, "_corrupt_record": None}] * 2
-    (bad,) = (row for row in found if row["_corrupt_record"] is not None)
+    actual = rows(CORRUPT, [good, record, good], corrupt="_corrupt_record")
+    assert [row for row in actual if row["_corrupt_record"] is None] == [{**good, "_corrupt_record": None}] * 2
+    (bad,) = (row for row in actual if row["_corrupt_record"] is not None)
     if isinstance(record, dict):
         assert json.loads(bad["_corrupt_record"]) == record
         kept = {name for name in ("id", "user") if bad[name] is not None}

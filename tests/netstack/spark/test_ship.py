@@ -140,8 +140,8 @@ def test_processes_that_start_at_once_unpack_once(archive: Path, tmp_path: Path)
     )
     command = [sys.executable, "-c", code, str(archive), str(below)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    told = sorted(each.communicate()[0].split() for each in running)
-    assert told == [["0", "True"]] * 3 + [["1", "True"]]
+    reported = sorted(each.communicate()[0].split() for each in running)
+    assert reported == [["0", "True"]] * 3 + [["1", "True"]]
 
 
 def test_an_old_copy_goes_when_another_is_unpacked(archive: Path, tmp_path: Path) -> None:

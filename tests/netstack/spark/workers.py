@@ -18,12 +18,12 @@ def listening() -> dict[str, int]:
         with contextlib.suppress(OSError):  # it has ended
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 sockets[os.readlink(entry)] = pid
-    found = {}
+    actual = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         facts = line.split()
         if facts[3] == "0A" and f"socket:[{facts[9]}]" in sockets:
-            found[facts[1]] = sockets[f"socket:[{facts[9]}]"]
-    return found
+            actual[facts[1]] = sockets[f"socket:[{facts[9]}]"]
+    return actual
 
 
 def silent(within_s: float = 120.0) -> bool:

@@ -185,7 +185,7 @@ def committed(number: int, token: str, *, by: str = "b0") -> tuple[str, str, dic
 
 def test_the_lineage_goes_back_over_restores() -> None:
     """Record 1 was counted twice, but one of the counts was undone."""
-    told = history(
+    reported = history(
         *BEGINNING,
         sent(0),
         applied(0),
@@ -206,44 +206,44 @@ def test_the_lineage_goes_back_over_restores() -> None:
         committed(0, "b0", by="b1"),
         committed(1, "b1"),
     )
-    assert check(told, {0: 2}, {0: "b1"}, aligned=True) == []
-    lost, missing = check(told, {0: 3}, {0: "b1"}, aligned=True)
+    assert check(reported, {0: 2}, {0: "b1"}, aligned=True) == []
+    lost, missing = check(reported, {0: 3}, {0: "b1"}, aligned=True)
     assert (lost.kind, lost.witness) == ("lost", ())
     assert (missing.kind, missing.text) == ("committed", "record 2 of split 0 was committed 0 times")
-    (twice,) = check([*told, *history(committed(1, "b0"))], {0: 2}, {0: "b1"}, aligned=True)
+    (twice,) = check([*reported, *history(committed(1, "b0"))], {0: 2}, {0: "b1"}, aligned=True)
     assert (twice.kind, twice.text) == ("committed", "record 1 of split 0 was committed 2 times")
 
 
 def test_a_witness_is_the_few_events_that_show_it() -> None:
-    told = history(
+    reported = history(
         *BEGINNING,
         *(sent(n) for n in range(50)),
         *(applied(n) for n in (*range(50), 7)),
         ("b0", FINISHED, {}),
         *(committed(n, "b0") for n in range(50)),
     )
-    found = {anomaly.kind: anomaly for anomaly in check(told, {0: 50}, {0: "b0"}, aligned=True)}
-    assert found.keys() == {"repeated", "disorder"}
-    assert [str(event).split(") ")[1] for event in found["repeated"].witness] == [
+    actual = {anomaly.kind: anomaly for anomaly in check(reported, {0: 50}, {0: "b0"}, aligned=True)}
+    assert actual.keys() == {"repeated", "disorder"}
+    assert [str(event).split(") ")[1] for event in actual["repeated"].witness] == [
         "begun",
         "begun",
         "sent record 7 of split 0 (made by a0)",
         "applied record 7 of split 0 (made by a0)",
         "applied record 7 of split 0 (made by a0)",
     ]
-    assert str(found["repeated"]).startswith("repeated: record 7 of split 0 is in the result 2 times\n  ")
+    assert str(actual["repeated"]).startswith("repeated: record 7 of split 0 is in the result 2 times\n  ")
 
 
 def test_a_result_of_an_attempt_that_has_not_finished_counts_for_nothing() -> None:
-    (found,) = check(history(*BEGINNING), {0: 0}, {0: "b0"}, aligned=True)
-    assert found.kind == "unfinished"
+    (actual,) = check(history(*BEGINNING), {0: 0}, {0: "b0"}, aligned=True)
+    assert actual.kind == "unfinished"
 
 
 def test_a_completion_that_arrives_behind_the_next_snapshot_blames_no_barrier() -> None:
     """The sink hears of each checkpoint after its snapshot of the next one, whose barrier another host sent."""
-    told = [*BEGINNING]
+    reported = [*BEGINNING]
     for checkpoint in range(3):
-        told += [
+        reported += [
             sent(checkpoint),
             applied(checkpoint),
             ("a0", SNAPSHOT, {"token": f"a:{checkpoint}", "number": checkpoint + 1}),
@@ -251,5 +251,5 @@ def test_a_completion_that_arrives_behind_the_next_snapshot_blames_no_barrier() 
             *((("b0", COMPLETE, {"number": checkpoint - 1}),) if checkpoint else ()),
             ("a0", COMPLETE, {"number": checkpoint}),
         ]
-    told += [("b0", FINISHED, {}), *(committed(number, "b0") for number in range(3))]
-    assert check(history(*told), {0: 3}, {0: "b0"}, aligned=True) == []
+    reported += [("b0", FINISHED, {}), *(committed(number, "b0") for number in range(3))]
+    assert check(history(*reported), {0: 3}, {0: "b0"}, aligned=True) == []

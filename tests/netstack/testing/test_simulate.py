@@ -422,19 +422,19 @@ async def stopped_slowly(network: Network) -> None:
 
 
 def test_most_scenarios_are_small_and_some_are_big() -> None:
-    found = [random_scenario(seed) for seed in range(2_000)]
-    big = [each for each in found if each.records > 200 and each.taskmanagers > 1]
+    actual = [random_scenario(seed) for seed in range(2_000)]
+    big = [each for each in actual if each.records > 200 and each.taskmanagers > 1]
     assert 20 < len(big) < 300
-    assert sum(max(each.parallelism) <= 2 and each.taskmanagers <= 3 for each in found) > 1_400
-    assert {each.taskmanagers for each in found} == {1, 2, 3, 4}
+    assert sum(max(each.parallelism) <= 2 and each.taskmanagers <= 3 for each in actual) > 1_400
+    assert {each.taskmanagers for each in actual} == {1, 2, 3, 4}
 
 
 def test_every_smaller_scenario_is_another_and_can_be_written_down() -> None:
     for seed in range(20):
         scenario = random_scenario(seed)
-        found = [*smaller(scenario)]
-        assert scenario not in found
-        assert all(Scenario.from_dict(json.loads(json.dumps(each.as_dict()))) == each for each in found)
+        actual = [*smaller(scenario)]
+        assert scenario not in actual
+        assert all(Scenario.from_dict(json.loads(json.dumps(each.as_dict()))) == each for each in actual)
 
 
 # ---------------------------------------------------------------------------------------------------------- the network

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(name="taskmanagers", scope="module")
 def _taskmanagers() -> Iterator[TaskManagers]:
-    with local_taskmanagers(2, slots=2, slots_in="processes") as found:
-        yield found
+    with local_taskmanagers(2, slots=2, slots_in="processes") as actual:
+        yield actual
 
 
 @pytest.mark.whole
@@ -31,8 +31,8 @@ def test_all_channels_of_two_hosts_are_on_one_connection_a_direction_until_a_fla
     assert [host["connections"] for host in document["hosts"]] == [connections, connections]
     assert document["connections"] == 2 * connections
     assert main(arguments) == 0
-    said = f"channels between hosts were on {2 * connections} connections, both directions together"
-    assert said in capsys.readouterr().out
+    message = f"channels between hosts were on {2 * connections} connections, both directions together"
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.whole
@@ -41,6 +41,6 @@ def test_a_slot_that_is_too_small_for_all_subtasks_of_a_host_names_both_flags(
 ) -> None:
     hosts = ",".join(taskmanagers.hosts(4))
     assert main(["run", "--hosts", hosts, "--records", "1", "--channels", "1024"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "InsufficientBuffers" in said
-    assert "share the memory of 1 slot: --connections raises that, the TaskManager's --memory is" in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert "InsufficientBuffers" in message
+    assert "share the memory of 1 slot: --connections raises that, the TaskManager's --memory is" in message

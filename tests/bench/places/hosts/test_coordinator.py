@@ -184,9 +184,9 @@ def test_latency_is_one_way_with_its_uncertainty_or_a_round_trip() -> None:
 @pytest.mark.slow
 def test_a_timed_run_has_a_window_a_timeline_and_progress() -> None:
     async def work(hosts: Hosts) -> None:
-        heard: list[RunState] = []
+        received: list[RunState] = []
         spec = hosts.spec(seconds=0.7, emit="batch", warmup_s=0.1)
-        document = await hosts.measure(spec, heard.append)
+        document = await hosts.measure(spec, received.append)
         assert document["delivered"], document["warnings"]
         assert not [text for text in document["warnings"] if "share" not in text and "busy" not in text]
         assert document["seconds"] > 0
@@ -197,10 +197,10 @@ def test_a_timed_run_has_a_window_a_timeline_and_progress() -> None:
         assert all(row["latency_us"]["p50"] is not None for row in document["pairs"]), "each pair was sampled"
         assert {sample["task"] for sample in document["timeline"]} == {"source-0", "source-1", "sink-0", "sink-1"}
         assert all(sample["t_s"] > 0 for sample in document["timeline"])
-        phases = [each.phase for each in heard]
+        phases = [each.phase for each in received]
         assert phases == sorted(phases, key=["starting", "running", "draining"].index)
         assert {"starting", "running", "draining"} == set(phases)
-        assert heard[-1].records == document["records"]
+        assert received[-1].records == document["records"]
 
     on_hosts(2, work)
 
@@ -305,7 +305,7 @@ async def test_a_daemon_that_vanishes_is_named() -> None:
 def test_cancelling_releases_everything() -> None:
     async def work(hosts: Hosts) -> None:
         with trio.CancelScope() as scope:
-            await hosts.measure(hosts.spec(seconds=5), lambda heard: heard.records and scope.cancel())
+            await hosts.measure(hosts.spec(seconds=5), lambda received: received.records and scope.cancel())
         assert scope.cancelled_caught
         await hosts.check_released()
         assert (await hosts.run(records=100))["delivered"]
@@ -316,8 +316,8 @@ def test_cancelling_releases_everything() -> None:
 @pytest.mark.slow
 def test_interrupting_releases_everything() -> None:
     async def work(hosts: Hosts) -> None:
-        def interrupt(heard: RunState) -> None:
-            if heard.records:
+        def interrupt(received: RunState) -> None:
+            if received.records:
                 raise KeyboardInterrupt
 
         with pytest.raises(BaseExceptionGroup) as caught:

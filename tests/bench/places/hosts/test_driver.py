@@ -131,7 +131,7 @@ def test_a_host_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["run", "--hosts", "a:1", "--peer", "raw"], "--peer with --hosts"),
         (["run", "--relay"], "--relay goes with --hosts"),
@@ -148,6 +148,6 @@ def test_a_host_that_is_not_there_is_named() -> None:
         (["sweep", "--place", "local", "--relay"], "--relay"),
     ],
 )
-def test_bad_usage_is_one_sentence(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_one_sentence(arguments: list[str], reported: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err

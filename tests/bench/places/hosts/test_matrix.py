@@ -45,37 +45,37 @@ def deployed(matrix: Matrix, *, slots_first: bool = False) -> dict[str, TaskDepl
     job = job_graph(matrix.graph("bench"))
     settings = SchedulerSettings(placement=matrix.placed(TASKMANAGERS), offload=OffloadRule(1 << 40))
     scheduler = Scheduler(job, "run", settings=settings)
-    said = [] if slots_first else scheduler.handle(StartJob(), 0.0)
+    message = [] if slots_first else scheduler.handle(StartJob(), 0.0)
     for host, name in reversed([*enumerate(TASKMANAGERS[: len(matrix.spec.hosts)])]):  # placed, whoever comes first
-        said += scheduler.handle(TaskManagerRegistered(TaskManagerLocation(name, f"tcp://{name}:1")), 0.0)
-        said += scheduler.handle(SlotsOffered(name, tuple(range(matrix.slots(host)))), 0.0)
+        message += scheduler.handle(TaskManagerRegistered(TaskManagerLocation(name, f"tcp://{name}:1")), 0.0)
+        message += scheduler.handle(SlotsOffered(name, tuple(range(matrix.slots(host)))), 0.0)
     if slots_first:
-        said += scheduler.handle(StartJob(), 0.0)
-    while isinstance(said[-1], Continue):
-        said += scheduler.handle(Proceed(), 0.0)
-    found = {}
-    for deploy in [each for each in said if isinstance(each, Deploy)]:
+        message += scheduler.handle(StartJob(), 0.0)
+    while isinstance(message[-1], Continue):
+        message += scheduler.handle(Proceed(), 0.0)
+    actual = {}
+    for deploy in [each for each in message if isinstance(each, Deploy)]:
         for number, packed in scheduler.descriptors(deploy):
             vertex, index = scheduler.topology.place_of(number)
-            found[f"{job.vertices[vertex].name}-{index}"] = TaskDeploymentDescriptor.parse(packed)
-    return found
+            actual[f"{job.vertices[vertex].name}-{index}"] = TaskDeploymentDescriptor.parse(packed)
+    return actual
 
 
 def channels_of(descriptor: TaskDeploymentDescriptor) -> list[tuple[str, str, int]]:
     """What a task reads, channel by channel: the address, the subtask that writes, the subpartition."""
     (gate,) = descriptor.gates
-    found = []
+    actual = []
     for channel in gate.gate().channels:
         dataset, _, place = channel.partition_id.partition("/")[2].rpartition("/")
         writer = f"{dataset.partition('.')[0]}-{place.partition('.')[0]}"
-        found.append((channel.address, writer, channel.subpartition))
-    return found
+        actual.append((channel.address, writer, channel.subpartition))
+    return actual
 
 
 @pytest.mark.parametrize("slots_first", [False, True])
 def test_each_subtask_runs_where_it_is_placed(slots_first: bool) -> None:
     matrix = Matrix(MeshSpec(hosts=("a:1=2/1", "b:1=0/2", "c:1"), channels=3, connections=2))
-    places = {name: found.allocation for name, found in deployed(matrix, slots_first=slots_first).items()}
+    places = {name: actual.allocation for name, actual in deployed(matrix, slots_first=slots_first).items()}
     assert places == {
         "source-0": "a/0",
         "source-1": "a/1",
@@ -89,13 +89,13 @@ def test_each_subtask_runs_where_it_is_placed(slots_first: bool) -> None:
 
 def test_every_source_reaches_every_sink_once() -> None:
     matrix = Matrix(MeshSpec(hosts=("a:1=2/1", "b:1=0/2", "c:1"), channels=3))
-    found = deployed(matrix)
+    actual = deployed(matrix)
     written = {
         (f"tcp://{TASKMANAGERS[each.host]}:1", str(each), subpartition)
         for each in matrix.of_task("source")
-        for subpartition in range(found[str(each)].partitions[0].subpartitions)
+        for subpartition in range(actual[str(each)].partitions[0].subpartitions)
     }
-    read = [channel for name, task in found.items() if name.startswith("sink") for channel in channels_of(task)]
+    read = [channel for name, task in actual.items() if name.startswith("sink") for channel in channels_of(task)]
     assert len(written) == 3 * matrix.spec.lanes
     assert sorted(read) == sorted(written)
 
@@ -103,9 +103,9 @@ def test_every_source_reaches_every_sink_once() -> None:
 def test_each_group_of_channels_carries_the_lanes_it_is_said_to() -> None:
     spec = MeshSpec(hosts=("a:1=2/1", "b:1=0/2", "c:1"), channels=3)
     matrix = Matrix(spec)
-    found = deployed(matrix)
+    actual = deployed(matrix)
     for each in matrix.of_task("sink"):
-        channels = channels_of(found[str(each)])
+        channels = channels_of(actual[str(each)])
         bases, sources = matrix.lane_bases(each.subtask), matrix.sources_of(each.subtask)
         for group, channel in itertools.product(range(len(bases)), range(3)):
             _, writer, subpartition = channels[group * 3 + channel]

@@ -215,16 +215,16 @@ def test_what_is_missing_is_a_problem() -> None:
 def test_processes_that_share_few_processors_do_not_spin(
     names: tuple[str, ...], cpus: int, slots: int, crowded: set[int]
 ) -> None:
-    found = [{**each, "slot_addresses": ["tcp://a:1"] * 4} for each in facts(*names, cpus=cpus)]
-    assert crowded_hosts(found, [slots] * len(names)) == crowded
-    in_loops = [{**each, "slot_addresses": []} for each in found]
+    actual = [{**each, "slot_addresses": ["tcp://a:1"] * 4} for each in facts(*names, cpus=cpus)]
+    assert crowded_hosts(actual, [slots] * len(names)) == crowded
+    in_loops = [{**each, "slot_addresses": []} for each in actual]
     assert (crowded_hosts(in_loops, [slots] * len(names)) == crowded) is (slots == 1 or not crowded)
 
 
 def test_what_the_processes_of_a_host_used_is_added_up() -> None:
     spec = MeshSpec(hosts=("a:1=2", "b:1"), connections=2)
-    found = [{**each, "slot_addresses": ["tcp://a:1"] * 2} for each in facts("a", "b")]
-    document = document_of(outcome_of(spec, found, [clock(0, 0, 10)] * 2, 5000), "hosts")
+    actual = [{**each, "slot_addresses": ["tcp://a:1"] * 2} for each in facts("a", "b")]
+    document = document_of(outcome_of(spec, actual, [clock(0, 0, 10)] * 2, 5000), "hosts")
     assert [row["cpu_s"] for row in document["hosts"]] == [3.0, 1.5]
     assert document["wire_bytes"] == 24_000
     assert document["cpu_s_per_gb"]["total"] == pytest.approx(4.5 / (1800 * 8 / 1e9))
@@ -253,8 +253,8 @@ def test_runs_between_hosts_do_not_warn_of_loopback(hosts: tuple[str, ...], is_o
 
 def test_connections_between_hosts_are_counted_once_for_each_process() -> None:
     spec = MeshSpec(hosts=("a:1=2", "b:1=2"), connections=2)
-    found = [{**each, "slot_addresses": ["own", f"own {each['pid']}"]} for each in facts("a", "b")]
-    document = document_of(outcome_of(spec, found, [clock(0, 0, 10)] * 2, 5000), "hosts")
+    actual = [{**each, "slot_addresses": ["own", f"own {each['pid']}"]} for each in facts("a", "b")]
+    document = document_of(outcome_of(spec, actual, [clock(0, 0, 10)] * 2, 5000), "hosts")
     assert [row["connections"] for row in document["hosts"]] == [2, 2], "two processes, each to `other`"
     assert document["connections"] == 4
 

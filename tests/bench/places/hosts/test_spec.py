@@ -29,7 +29,7 @@ def test_hosts_are_parsed(text: str, expected: HostSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("a", "not HOST:PORT"),
         ("", "not HOST:PORT"),
@@ -48,10 +48,10 @@ def test_hosts_are_parsed(text: str, expected: HostSpec) -> None:
         ("a:70000", "give 1 to 65535"),
     ],
 )
-def test_what_is_no_host_is_refused_in_a_sentence(text: str, told: str) -> None:
+def test_what_is_no_host_is_refused_in_a_sentence(text: str, reported: str) -> None:
     with pytest.raises(ConfigError, match="--hosts") as caught:
         HostSpec.parse(text)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_hosts_are_split_at_commas() -> None:
@@ -59,7 +59,7 @@ def test_hosts_are_split_at_commas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"hosts": ()}, "--hosts is empty"),
         ({"hosts": ("a:1", "b:1", "a:1=2")}, "names a:1 twice"),
@@ -75,10 +75,10 @@ def test_hosts_are_split_at_commas() -> None:
         ({"hosts": ("a:1",), "record_bytes": 1}, "--record-bytes"),
     ],
 )
-def test_what_a_mesh_cannot_do_is_refused(settings: dict[str, object], told: str) -> None:
+def test_what_a_mesh_cannot_do_is_refused(settings: dict[str, object], reported: str) -> None:
     with pytest.raises(ConfigError) as caught:
         MeshSpec(**settings)  # type: ignore[arg-type]
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_counts_and_lanes() -> None:

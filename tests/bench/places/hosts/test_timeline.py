@@ -14,8 +14,8 @@ def host_of(host: int) -> str:
 def test_totals_become_rates_over_each_stretch() -> None:
     timeline = Timeline()
     for t_s, records, soft_s, hard_s in ((0.0, 0, 0.0, 0.0), (0.25, 10, 0.05, 0.1), (0.5, 15, 0.05, 0.1)):
-        told = {"t_s": t_s, "records": records, "soft_s": soft_s, "hard_s": hard_s, "pool_usage": 0.5}
-        timeline.add(SOURCE, {**told, QUEUED: t_s / 2, STOLEN: 0.0})
+        reported = {"t_s": t_s, "records": records, "soft_s": soft_s, "hard_s": hard_s, "pool_usage": 0.5}
+        timeline.add(SOURCE, {**reported, QUEUED: t_s / 2, STOLEN: 0.0})
     timeline.add(SINK, {"t_s": 0.1, "records": 0, "idle_s": 0.0, "pool_usage": 0.0})
     timeline.add(SINK, {"t_s": 0.3, "records": 7, "idle_s": 0.05, "pool_usage": 0.25})
     first, second, third = timeline.samples(host_of)

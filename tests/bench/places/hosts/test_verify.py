@@ -44,20 +44,20 @@ def test_what_arrives_whole_is_proven(count: int) -> None:
 @pytest.mark.parametrize("lost", [0, 1, 500, 998])
 def test_a_lost_record_is_found_and_named(lost: int) -> None:
     spec = spec_of()
-    told = "; ".join(found(spec, deliver(spec, 999, drop=lost), 999))
-    assert "source-0 sent 999 records, 998 arrived" in told
-    assert "checksum" in told or lost == 0
+    reported = "; ".join(found(spec, deliver(spec, 999, drop=lost), 999))
+    assert "source-0 sent 999 records, 998 arrived" in reported
+    assert "checksum" in reported or lost == 0
     assert {0: "starts with record 4", 1: "starts with record 5", 500: "record 504 came where 500", 998: "record 998"}[
         lost
-    ] in told
+    ] in reported
 
 
 def test_a_repeated_record_is_found_and_named() -> None:
     spec = spec_of()
-    told = "; ".join(found(spec, deliver(spec, 999, twice=17), 999))
-    assert "source-0 sent 999 records, 1000 arrived" in told
-    assert "record 17 came where 21 was due" in told
-    assert "source-0 to sink-0" in told
+    reported = "; ".join(found(spec, deliver(spec, 999, twice=17), 999))
+    assert "source-0 sent 999 records, 1000 arrived" in reported
+    assert "record 17 came where 21 was due" in reported
+    assert "source-0 to sink-0" in reported
 
 
 def test_a_changed_byte_is_found() -> None:
@@ -75,16 +75,16 @@ def test_a_changed_byte_is_found() -> None:
 def test_a_lane_that_never_came_and_one_that_came_twice() -> None:
     spec = spec_of()
     sinks = deliver(spec, 40)
-    told = "; ".join(found(spec, {"sink-0": sinks["sink-0"]}, 40))
-    assert "record 2 and those after it on its channel never arrived" in told
-    told = "; ".join(found(spec, {**sinks, "sink-9": sinks["sink-1"]}, 40))
-    assert "record 2 arrived at sink-1 and at sink-9" in told
+    reported = "; ".join(found(spec, {"sink-0": sinks["sink-0"]}, 40))
+    assert "record 2 and those after it on its channel never arrived" in reported
+    reported = "; ".join(found(spec, {**sinks, "sink-9": sinks["sink-1"]}, 40))
+    assert "record 2 arrived at sink-1 and at sink-9" in reported
 
 
 def test_many_problems_are_summed_up() -> None:
     spec = spec_of(channels=50)
-    told = found(spec, {}, 1000)
-    assert told[-1].endswith("and 95 more of this kind")
+    reported = found(spec, {}, 1000)
+    assert reported[-1].endswith("and 95 more of this kind")
 
 
 def test_arrays_are_proven_by_lane() -> None:
@@ -125,8 +125,8 @@ def test_columnar_batches_are_proven_by_sums() -> None:
     # The number, and even the sum of the indexes, are right: blocks 1 and 4 stand for blocks 2 and 3.
     (only,) = found(spec, blocks(spec, [[0, 1, 4], [1, 4, 5]]), 600)
     assert only == "source-0: not each of records 0 to 599 arrived exactly once"
-    told = found(spec, blocks(spec, [[2, 0, 4], [1, 3, 5]]), 600)
-    assert told == ["source-0 to sink-0: channel 0: record 0 came after record 299"]
+    reported = found(spec, blocks(spec, [[2, 0, 4], [1, 3, 5]]), 600)
+    assert reported == ["source-0 to sink-0: channel 0: record 0 came after record 299"]
 
 
 def test_groups_are_kept_apart_and_lanes_follow_their_base() -> None:

@@ -59,11 +59,11 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, instead: str = "pass", **
 
 def test_both_sides_meet_as_often_as_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[RunState] = []
-    found = run(tmp_path, monkeypatch, on_progress=seen.append)
-    assert found.consumer["address"] == "here"
-    assert found.consumer["told"] == found.producer["twice"] == 42
-    assert found.producer["first"] == found.consumer["first"] < found.producer["second"] == found.consumer["second"]
-    assert found.remarks == ()
+    actual = run(tmp_path, monkeypatch, on_progress=seen.append)
+    assert actual.consumer["address"] == "here"
+    assert actual.consumer["told"] == actual.producer["twice"] == 42
+    assert actual.producer["first"] == actual.consumer["first"] < actual.producer["second"] == actual.consumer["second"]
+    assert actual.remarks == ()
     assert {progress.engine for progress in seen} == {"a pair"}
     assert seen[0].phase == "starting"
     assert seen[-1].phase == "draining"
@@ -71,16 +71,16 @@ def test_both_sides_meet_as_often_as_they_like(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("instead", "error", "told"),
+    ("instead", "error", "reported"),
     [
         ("print('last words', file=sys.stderr, flush=True); os._exit(7)", MeasurementFailed, "code 7\n    last words"),
         ("raise ExceptionGroup('several', [ConfigError('in a group')])", ConfigError, "in a group"),
     ],
 )
 def test_a_side_that_fails_is_quoted(
-    instead: str, error: type[Exception], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    instead: str, error: type[Exception], reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         run(tmp_path, monkeypatch, instead)
 
 

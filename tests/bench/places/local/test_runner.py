@@ -186,9 +186,9 @@ def test_the_bare_loop_uses_what_netstack_uses_on_loopback() -> None:
     assert run_once(RunSpec(records=1000, transport="unix"), engine="raw")["congestion_control"] is None
 
 
-@pytest.mark.parametrize(("control", "told"), [("bbr", True), ("cubic", False), (None, False)])
-def test_pacing_by_the_kernel_is_told(control: str | None, told: bool) -> None:
-    assert bool(connection_warnings(RunSpec(), control)) is told
+@pytest.mark.parametrize(("control", "reported"), [("bbr", True), ("cubic", False), (None, False)])
+def test_pacing_by_the_kernel_is_told(control: str | None, reported: bool) -> None:
+    assert bool(connection_warnings(RunSpec(), control)) is reported
     assert not connection_warnings(RunSpec(rate_per_s=5), control)
 
 

@@ -103,10 +103,10 @@ def test_the_same_under_trio(runner: Runner, tmp_path: Path) -> None:
         assert await io.peer_address_async() == "x"
         runner.say("go", start_ns=0)
         await io.ready_async()
-        found = []
+        actual = []
         while (span := await io.next_span_async()) is not None:
-            found.append(span)
-        return found
+            actual.append(span)
+        return actual
 
     assert trio.run(main) == [(0, 3)]
     assert len(io.sampler.samples()[0]) == 0, "at a rate, due times tell the latency"

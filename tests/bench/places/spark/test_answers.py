@@ -33,20 +33,20 @@ def table(spark: Any, rows: list[Row], sweep_id: str) -> Any:
 def test_tables_are_asked_as_folders_are(spark: Any, fake_rows: Rows) -> None:
     grid = Grid(record_sizes=(8,), channels=(1,), repeats=3, seconds=1.0)
     rows = fake_rows(grid, noise=0.01)
-    told = decide(Analysis(rows), Goal(p99_us=20_000.0))[""].main
+    reported = decide(Analysis(rows), Goal(p99_us=20_000.0))[""].main
     before = table(spark, rows, "one")
-    (found,) = recommend(before, p99_s=0.02).collect()
-    assert found.buffer_timeout_s == told.chosen.timeout_s
-    assert (found.is_reached, found.is_decided) == (told.is_reached, told.is_decided)
-    assert told.chosen.share.range is not None
-    assert found.kept_low == pytest.approx(told.chosen.share.range.low)
-    assert found.paragraph == told.sentence()
+    (actual,) = recommend(before, p99_s=0.02).collect()
+    assert actual.buffer_timeout_s == reported.chosen.timeout_s
+    assert (actual.is_reached, actual.is_decided) == (reported.is_reached, reported.is_decided)
+    assert reported.chosen.share.range is not None
+    assert actual.kept_low == pytest.approx(reported.chosen.share.range.low)
+    assert actual.paragraph == reported.sentence()
 
     # A sweep of another hour, on a machine half as fast: pairs of a pass are still pairs, so the answer gets sharper.
     later = [{**row, "started_at": "2026-12-01T00:00:00Z"} for row in fake_rows(grid, noise=0.01, faster=0.5)]
     both = before.unionByName(table(spark, later, "two"))
     (sharper,) = recommend(both, p99_s=0.02).collect()
-    assert sharper.kept_high - sharper.kept_low < found.kept_high - found.kept_low
+    assert sharper.kept_high - sharper.kept_low < actual.kept_high - actual.kept_low
 
     worse = regressions(both, datetime(2026, 11, 25, tzinfo=UTC)).collect()
     assert {(each.metric, each.verdict) for each in worse} == {("records_per_s", "worse")}

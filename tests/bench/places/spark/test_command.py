@@ -45,20 +45,20 @@ def words(output: Path, *more: str) -> list[str]:
 def left_of(mark: str, within_s: float = 120.0) -> list[str]:
     """Processes that were started with this mark and are still there after so long."""
     until_s = time.monotonic() + within_s
-    while found := marked(mark):
+    while actual := marked(mark):
         if time.monotonic() > until_s:
-            return found
+            return actual
         time.sleep(0.1)
     return []
 
 
 def marked(mark: str) -> list[str]:
-    found = []
+    actual = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and f"TEST_MARK={mark}".encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "))
-    return found
+                actual.append((entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "))
+    return actual
 
 
 class Terminal:
@@ -149,9 +149,9 @@ def test_a_driver_that_is_ended_leaves_no_process(number: signal.Signals, tmp_pa
         assert time.monotonic() < until_s
         time.sleep(0.1)
     process.send_signal(number)
-    _, said = process.communicate(timeout=120)
+    _, message = process.communicate(timeout=120)
     assert left_of(mark) == []
-    assert "Traceback" not in said
+    assert "Traceback" not in message
     if number == signal.SIGTERM:
         assert process.returncode == 143
-        assert "0 of 1 runs are stored; to continue:" in said
+        assert "0 of 1 runs are stored; to continue:" in message

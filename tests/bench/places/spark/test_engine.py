@@ -170,16 +170,16 @@ def test_a_sweep_from_a_notebook_is_a_data_frame(spark: Any, tmp_path: Path) -> 
     }
     frame = run_sweep(spark, settings, folder=tmp_path / "one")
     assert frame.count() == 2 * 2 * 2  # timeouts x repeats x nodes
-    found = per_setting(frame).collect()
-    assert len(found) == 2  # NULL is a timeout of its own
-    assert {row["runs"] for row in found} == {2}
-    assert all(row["samples"] > 0 and 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"] for row in found)
-    for row in found:  # one p99 of a setting, wherever it stands
-        told = [
+    actual = per_setting(frame).collect()
+    assert len(actual) == 2  # NULL is a timeout of its own
+    assert {row["runs"] for row in actual} == {2}
+    assert all(row["samples"] > 0 and 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"] for row in actual)
+    for row in actual:  # one p99 of a setting, wherever it stands
+        reported = [
             each for each in read_rows(tmp_path / "one") if each["settings_buffer_timeout_s"] == row["buffer_timeout_s"]
         ]
         for name in ("p50", "p99", "p999"):
-            median = statistics.median(each[f"latency_us_{name}"] for each in told)
+            median = statistics.median(each[f"latency_us_{name}"] for each in reported)
             assert row[f"{name}_us"] == pytest.approx(median, rel=1e-12)
     again = run_sweep(spark, settings, folder=tmp_path / "one")
     assert again.count() == frame.count()  # nothing was measured twice
@@ -191,9 +191,9 @@ def test_a_sweep_of_the_users_rows(spark: Any, tmp_path: Path) -> None:
     settings = {"timeouts_s": (0.01,), "channels": (2,), "seconds": 0.3, "latency_rate_per_s": 500.0}
     frame = run_sweep(spark, settings, data=df, key="user", folder=tmp_path / "rows")
     assert {row["kind"] for row in frame.collect()} == {"ok"}
-    told = read_rows(tmp_path / "rows")
-    assert all(row["delivered"] and row["latency_samples"] and row["settings_record_bytes"] > 20 for row in told)
-    assert {(row["input_name"], row["input_rows"], row["settings_key_column"]) for row in told} == {
+    reported = read_rows(tmp_path / "rows")
+    assert all(row["delivered"] and row["latency_samples"] and row["settings_record_bytes"] > 20 for row in reported)
+    assert {(row["input_name"], row["input_rows"], row["settings_key_column"]) for row in reported} == {
         ("a DataFrame", 2000, "user")
     }
     page = (tmp_path / "rows" / "report.html").read_text()
@@ -236,9 +236,9 @@ def test_the_documents_notebook_runs(spark: Any, capsys: pytest.CaptureFixture[s
     assert shorter.count("(8,)") == shorter.count("0.2") == 1
     names = {"spark": spark, "df": spark.range(500).selectExpr("id", "id % 7 as user")}
     exec(shorter, names)
-    told = capsys.readouterr().out
-    assert "avg(payload_mb_per_s)" in told
-    assert "p99_us" in told
+    reported = capsys.readouterr().out
+    assert "avg(payload_mb_per_s)" in reported
+    assert "p99_us" in reported
     assert names["nodes"].count() == 4  # throughput and latency, 2 nodes
 
 
@@ -259,10 +259,10 @@ def test_a_python_that_is_not_there_ends_the_sweep_with_one_sentence(
 ) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
     settings = {"timeouts_s": (0.0,), "record_sizes": (8,), "channels": (1,), "seconds": 0.3, "repeats": 3}
-    told = (
+    reported = (
         r"1 of 6 runs failed.*a worker has no Python at /nowhere/python: set PYSPARK_PYTHON.*the others were not tried"
     )
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=reported):
         run_sweep(spark, settings)
 
 
@@ -293,16 +293,18 @@ def test_percentiles_of_a_run_are_those_of_its_merged_histogram_and_of_a_setting
         for value_ns in samples_ns[rank :: 2 + repeat]:
             part.record(value_ns * (repeat + 1))
         merged[repeat].merge(part)
-        told = part.to_dict()
-        hist = [{"b": bucket, "n": count} for bucket, count in zip(told["buckets"], told["counts"], strict=True)]
+        reported = part.to_dict()
+        hist = [
+            {"b": bucket, "n": count} for bucket, count in zip(reported["buckets"], reported["counts"], strict=True)
+        ]
         row = {"run_id": "r", "rank": rank, "kind": "ok", "hist": hist, "records_per_s": 1.0}
-        rows += with_sweep([{**row, "latency_max_us": told["max_ns"] / 1000}], "s", repeat, SparkSpec().as_dict())
-    (found,) = per_setting(node_frame(spark, rows)).collect()
-    assert found["samples"] == sum(each.count for each in merged)
+        rows += with_sweep([{**row, "latency_max_us": reported["max_ns"] / 1000}], "s", repeat, SparkSpec().as_dict())
+    (actual,) = per_setting(node_frame(spark, rows)).collect()
+    assert actual["samples"] == sum(each.count for each in merged)
     summaries = [each.summary_us() for each in merged]
     for name in ("p50", "p90", "p99", "p999"):
-        assert found[f"{name}_us"] == statistics.median(each[name] for each in summaries)
-    assert found["max_us"] == max(each["max"] for each in summaries)
+        assert actual[f"{name}_us"] == statistics.median(each[name] for each in summaries)
+    assert actual["max_us"] == max(each["max"] for each in summaries)
 
 
 @pytest.mark.whole
@@ -358,8 +360,8 @@ YOUNG = ("latency_max_us", "latency_us_p9999", "overdraft_buffers", "p999_us")
 
 
 def rows_of(spark: Any, url: str, table: str, sweep_id: str) -> list[dict[str, Any]]:
-    found = read_table(spark, url, table).where(f"sweep_id = '{sweep_id}'")
-    return [row.asDict(recursive=True) for row in found.collect()]
+    actual = read_table(spark, url, table).where(f"sweep_id = '{sweep_id}'")
+    return [row.asDict(recursive=True) for row in actual.collect()]
 
 
 def make_older(partition: Path) -> None:
@@ -381,8 +383,8 @@ def kept_sweep(folder: Path, grid: Grid, url: str, spark: Any) -> str:
             recorder.add([_node(rank, run.spec.run_id) for rank in range(2)])
             row = {"run_id": run.spec.run_id, "repeat": run.repeat, "error": None, "delivered": True, "kind": run.kind}
             sample = {"t_s": 0.1, "host": "a", "task": "source-0", "records": 7}
-            told = {"settings": run.spec.as_dict(), "started_at": "2026-01-01T00:00:00Z", "timeline": [sample]}
-            store.append(flatten({**row, **told}))
+            reported = {"settings": run.spec.as_dict(), "started_at": "2026-01-01T00:00:00Z", "timeline": [sample]}
+            store.append(flatten({**row, **reported}))
             recorder.end(run, row)
         nodes = recorder.rows()
         write_tables(spark, url, sweep_id=recorder.sweep_id, command="the command", runs=store.rows(), nodes=nodes)
@@ -394,8 +396,8 @@ def test_workers_leave_the_folder_they_start_in_out_of_their_path(spark: Any) ->
     context = spark.sparkContext
 
     def is_safe() -> bool:
-        (found,) = context.parallelize([0], 1).map(lambda _: sys.flags.safe_path).collect()
-        return bool(found)
+        (actual,) = context.parallelize([0], 1).map(lambda _: sys.flags.safe_path).collect()
+        return bool(actual)
 
     with driver_of(spark).archives_first():
         assert is_safe()
@@ -411,13 +413,13 @@ def test_the_buckets_of_sql_are_those_of_the_histogram(spark: Any) -> None:
     from netstack_bench.histogram import Histogram
 
     values = [0, 1, 2047, 2048, 4095, 4096, 70_000, 10**9, 2**40 + 12345]
-    told = []
+    reported = []
     for value in values:
         histogram = Histogram()
         histogram.record_many(np.array([value]))
         (bucket,) = histogram.to_dict()["buckets"]
-        told.append((bucket, 1, value))
-    rows = spark.createDataFrame(told, "b int, n bigint, value bigint").selectExpr(f"{UPPER_NS} as upper", "value")
+        reported.append((bucket, 1, value))
+    rows = spark.createDataFrame(reported, "b int, n bigint, value bigint").selectExpr(f"{UPPER_NS} as upper", "value")
     for row in rows.collect():
         assert row["value"] <= row["upper"] <= row["value"] * 1.001
 

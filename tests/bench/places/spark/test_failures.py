@@ -54,10 +54,10 @@ Traceback (most recent call last):
     ],
 )
 def test_one_sentence(text: str, says: str) -> None:
-    told = str(failure_of(ValueError(text), nodes=4, python="/venv/bin/python"))
-    assert says in told
-    assert "\n" not in told
-    assert "org.apache" not in told
+    reported = str(failure_of(ValueError(text), nodes=4, python="/venv/bin/python"))
+    assert says in reported
+    assert "\n" not in reported
+    assert "org.apache" not in reported
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark
 @pytest.mark.whole
 def test_the_same_rows_come_to_the_same_ranges(spark: Any) -> None:
     shape = {"batches": 2, "producers": 2, "consumers": 3}
-    found = spark_peer.run(spark, **shape)
-    assert found["results"] == expected(**shape)
-    assert found["duration_s"] > 0
+    actual = spark_peer.run(spark, **shape)
+    assert actual["results"] == expected(**shape)
+    assert actual["duration_s"] > 0
 
 
 @pytest.mark.whole

@@ -13,9 +13,9 @@ pytestmark = [pytest.mark.java, pytest.mark.long, pytest.mark.xdist_group("spark
 
 
 def test_every_source_has_its_figures(spark: Any) -> None:
-    found = measure_streams(spark, StreamsSpec(rows=100, batches=1))["sources"]
-    assert list(found) == ["netstack", "rate-micro-batch", "files", "socket"]
-    for figures in found.values():
+    actual = measure_streams(spark, StreamsSpec(rows=100, batches=1))["sources"]
+    assert list(actual) == ["netstack", "rate-micro-batch", "files", "socket"]
+    for figures in actual.values():
         assert figures["rows_per_s"] > 0
         assert 0 < figures["batch_s"] <= figures["longest_batch_s"]
 

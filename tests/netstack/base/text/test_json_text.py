@@ -56,7 +56,7 @@ def test_everything_becomes_json(value: object, compact: bool, indent: int | Non
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "actual"),
     [
         ({b"word": 1}, {"word": 1}),
         ({2: 2, None: 3, True: b""}, {"2": 2, "null": 3, "true": ""}),
@@ -70,19 +70,19 @@ def test_everything_becomes_json(value: object, compact: bool, indent: int | Non
         (datetime(2026, 1, 1, tzinfo=UTC), "datetime.datetime(2026, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)"),
     ],
 )
-def test_what_json_has_no_word_for_is_shown(value: object, found: object) -> None:
-    assert json.loads(json_text(value)) == found
+def test_what_json_has_no_word_for_is_shown(value: object, actual: object) -> None:
+    assert json.loads(json_text(value)) == actual
 
 
 def test_what_is_too_deep_or_in_itself_is_cut() -> None:
     endless: list[Any] = [b"bytes"]
     endless.append(endless)
-    found = json.loads(json_text(endless))
+    actual = json.loads(json_text(endless))
     depth = 0
-    while isinstance(found, list):
-        depth, found = depth + 1, found[1]
+    while isinstance(actual, list):
+        depth, actual = depth + 1, actual[1]
     assert depth == MAX_DEPTH
-    assert found.startswith("[b'bytes', [")
+    assert actual.startswith("[b'bytes', [")
 
 
 def test_an_int_too_long_to_write_is_described() -> None:

@@ -37,8 +37,8 @@ def test_never_more_than_the_limit_and_every_line_is_accounted_for(
     assert len(lines.lines) <= burst + now * per_second + 1e-6
     now += 1 + 1 / per_second
     assert log.log(logging.WARNING, "refused", "refused")
-    told = sum(1 if line == "refused" else 1 + int(line.split("(")[1].split()[0]) for line in lines.lines)
-    assert told == len(pauses) + 1
+    reported = sum(1 if line == "refused" else 1 + int(line.split("(")[1].split()[0]) for line in lines.lines)
+    assert reported == len(pauses) + 1
 
 
 def test_kinds_do_not_hide_each_other() -> None:

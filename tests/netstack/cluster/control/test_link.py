@@ -44,22 +44,22 @@ async def drain(link: ControlLink, into: list[Message]) -> None:
 
 async def test_greetings_tell_who_is_there(autojump_clock: MockClock) -> None:
     one, other = (ControlLink(stream, heartbeat_timeout_s=TIMEOUT_S) for stream in await streams())
-    found = []
+    actual = []
 
     async def greet() -> None:
-        found.append(await other.greet("0.3+abc", "host b", TASKMANAGER, {"slots": 4}))
+        actual.append(await other.greet("0.3+abc", "host b", TASKMANAGER, {"slots": 4}))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(greet)
         theirs = await one.greet("0.2+def", "host\na", CLIENT, {})
     assert theirs == Greeting(VERSION, "0.3+abc", "host b", TASKMANAGER, {"slots": 4})
-    assert (found[0].build, found[0].role) == ("0.2+def", CLIENT)
+    assert (actual[0].build, actual[0].role) == ("0.2+def", CLIENT)
     assert other.peer.startswith("host\\na at "), "no line of a log can be forged with a name"
     assert one.peer.startswith("host b at ")
 
 
 @pytest.mark.parametrize(
-    ("greeting", "said"),
+    ("greeting", "message"),
     [
         ([], "does not speak netstack's control protocol"),
         (["netstack taskmanager", 1, "somebody"], "does not speak netstack's control protocol"),
@@ -70,14 +70,16 @@ async def test_greetings_tell_who_is_there(autojump_clock: MockClock) -> None:
         ([GREETING, VERSION, "a", "b", "c", {"x": b"x" * (1 << 16)}], "FRAME_TOO_LARGE"),
     ],
 )
-async def test_a_greeting_that_is_none_is_refused(autojump_clock: MockClock, greeting: list[object], said: str) -> None:
+async def test_a_greeting_that_is_none_is_refused(
+    autojump_clock: MockClock, greeting: list[object], message: str
+) -> None:
     stream, mine = await streams()
     peer = FrameStream(stream)
     peer.send(greeting)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.flush)
         link = ControlLink(mine, heartbeat_timeout_s=TIMEOUT_S)
-        with pytest.raises(RemoteProtocolError, match=said):
+        with pytest.raises(RemoteProtocolError, match=message):
             await link.greet("a", "one", CLIENT, {})
 
 
@@ -92,14 +94,14 @@ async def test_another_version_may_greet_in_another_way(autojump_clock: MockCloc
 
 async def test_two_idle_ends_hear_each_other_for_hours(autojump_clock: MockClock) -> None:
     async with links() as (one, other, nursery):
-        heard: list[Message] = []
+        received: list[Message] = []
         for link in (one, other):
             nursery.start_soon(link.run)
-            nursery.start_soon(drain, link, heard)
+            nursery.start_soon(drain, link, received)
         await trio.sleep(1000)
         one.send(CloseJob("still there"))
         await trio.testing.wait_all_tasks_blocked()
-        assert heard == [CloseJob("still there")]
+        assert received == [CloseJob("still there")]
 
 
 async def test_silence_is_a_lost_peer_with_a_name(autojump_clock: MockClock) -> None:
@@ -173,15 +175,15 @@ async def test_a_refusal_arrives_though_the_connection_ends(autojump_clock: Mock
 
 async def test_receive_may_be_cancelled_at_any_byte(autojump_clock: MockClock) -> None:
     async with links() as (one, other, nursery):
-        heard: list[Message] = []
+        received: list[Message] = []
         for _ in range(20):
             other.send(CloseJob("r"))
         nursery.start_soon(other.run)
-        while len(heard) < 20:
+        while len(received) < 20:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_cancel_soon, scope)
-                heard.append(await one.receive())
-        assert heard == [CloseJob("r")] * 20
+                received.append(await one.receive())
+        assert received == [CloseJob("r")] * 20
 
 
 async def _cancel_soon(scope: trio.CancelScope) -> None:
@@ -229,15 +231,15 @@ async def test_a_flood_of_documents_leaves_everybody_else_their_turns(autojump_c
 async def test_who_sends_much_waits_for_room_and_for_nobody_who_is_gone(autojump_clock: MockClock) -> None:
     async with links() as (one, other, nursery):
         large = OperatorEvent("j", (0, 0, 0), {"x": b"x" * (1 << 20)})
-        heard: list[Message] = []
+        received: list[Message] = []
         nursery.start_soon(one.run)
         nursery.start_soon(other.run)
-        nursery.start_soon(drain, other, heard)
+        nursery.start_soon(drain, other, received)
         for _ in range(40):  # far more than may be unsent
             await one.wait_room()
             one.send(large)
         await trio.testing.wait_all_tasks_blocked()
-        assert heard == [large] * 40
+        assert received == [large] * 40
         nursery.cancel_scope.cancel()
     async with links() as (one, other, nursery):
         nursery.start_soon(one.run)
@@ -252,19 +254,19 @@ async def test_who_sends_much_waits_for_room_and_for_nobody_who_is_gone(autojump
 
 async def test_dialling_greets_and_compares_releases(autojump_clock: MockClock) -> None:
     listener = await transport_for("memory://dialled").listen("memory://dialled")
-    found: list[Greeting] = []
+    actual: list[Greeting] = []
 
     async def serve(build: str) -> None:
         stream = await listener.accept()
         assert await read_route(stream) is None
-        found.append(await ControlLink(stream, heartbeat_timeout_s=TIMEOUT_S).greet(build, "b", JOBMANAGER, {}))
+        actual.append(await ControlLink(stream, heartbeat_timeout_s=TIMEOUT_S).greet(build, "b", JOBMANAGER, {}))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve, full_build(own_build()))
         _, greeting = await dial("memory://dialled", role=TASKMANAGER, name="a", facts={"slots": 1})
         assert (greeting.name, greeting.role) == ("b", JOBMANAGER)
         await trio.testing.wait_all_tasks_blocked()
-        assert (found[0].role, found[0].facts) == (TASKMANAGER, {"slots": 1})
+        assert (actual[0].role, actual[0].facts) == (TASKMANAGER, {"slots": 1})
         nursery.start_soon(serve, "9.9+abc")
         with pytest.raises(RequestRefused, match=r"dialled runs netstack 9\.9\+abc .*: install one release"):
             await dial("memory://dialled", role=TASKMANAGER, name="a", facts={})

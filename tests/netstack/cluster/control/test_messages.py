@@ -65,10 +65,10 @@ def refusal(document: list[Any]) -> str:
 
 
 def nested(depth: int) -> Any:
-    found: Any = 1
+    actual: Any = 1
     for level in range(depth):
-        found = [found] if level % 2 else {"x": found}
-    return found
+        actual = [actual] if level % 2 else {"x": actual}
+    return actual
 
 
 @given(MESSAGES)
@@ -97,8 +97,8 @@ def test_any_document_is_a_message_or_refused(rest: list[Any], kind: str) -> Non
 
 @pytest.mark.parametrize("seconds", [-1, -0.001, float("nan"), True, "1", None, 1 << 63])
 def test_seconds_are_a_number_from_zero_on(seconds: Any) -> None:
-    said = refusal(["OpenJob", "r", "name", seconds, "tcp://a:1", None, b""])
-    assert ("not a number of seconds" in said) == (seconds != 1 << 63)
+    message = refusal(["OpenJob", "r", "name", seconds, "tcp://a:1", None, b""])
+    assert ("not a number of seconds" in message) == (seconds != 1 << 63)
 
 
 @pytest.mark.parametrize("attempt", [[], [1, 2], [1, 2, 3, 4], [1, 2, -1], [1, 2, True], "abc", [1, 2, 3.0], None])
@@ -166,14 +166,14 @@ def test_ten_thousand_attempts_are_one_message_and_a_million_are_several() -> No
 @given(st.integers(0, 5), st.integers(0, 3))
 def test_a_blob_comes_back_part_by_part(whole: int, rest: int) -> None:
     data = bytes(whole * SLICE_BYTES + rest)
-    found = b""
+    actual = b""
     while True:
-        part = blob_parts("k", data, len(found))
-        assert (part.offset, part.total) == (len(found), len(data))
-        found += part.data
-        if len(found) == part.total:
+        part = blob_parts("k", data, len(actual))
+        assert (part.offset, part.total) == (len(actual), len(data))
+        actual += part.data
+        if len(actual) == part.total:
             break
-    assert found == data
+    assert actual == data
     assert blob_parts("k", data, len(data) + 1).data == b""
     assert blob_parts("k", data, -1).data == b""
 
@@ -206,9 +206,9 @@ def test_every_text_of_every_message_is_bounded_where_it_is_decoded(kind: type[A
             hostile = [*document]
             hostile[place] = [text] if field.type == "tuple[str, ...]" else text
             if characters > TEXT_CHARACTERS:
-                said = refusal(hostile)
-                assert f"a text has {characters} characters" in said
-                assert (len(said) < 400, said.isprintable()) == (True, True)
+                message = refusal(hostile)
+                assert f"a text has {characters} characters" in message
+                assert (len(message) < 400, message.isprintable()) == (True, True)
                 continue
             decoded = getattr(CODEC.decode(hostile), field.name)
             if field.type == "Line":

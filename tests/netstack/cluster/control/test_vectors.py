@@ -22,11 +22,11 @@ SPEC = (Path(__file__).resolve().parents[4] / "netstack/exchange/wire/SPEC.md").
 
 def lines() -> list[tuple[str, bytes, str]]:
     """Who says what, and what it means."""
-    found = re.search(r"^```control\n(.*?)^```$", SPEC, re.MULTILINE | re.DOTALL)
-    assert found is not None
+    actual = re.search(r"^```control\n(.*?)^```$", SPEC, re.MULTILINE | re.DOTALL)
+    assert actual is not None
     return [
         (who, bytes.fromhex(data), meaning)
-        for who, data, meaning in re.findall(r"^(\w+) ([0-9a-f]+)\s*; (.*)$", found[1], re.MULTILINE)
+        for who, data, meaning in re.findall(r"^(\w+) ([0-9a-f]+)\s*; (.*)$", actual[1], re.MULTILINE)
     ]
 
 
@@ -62,8 +62,13 @@ async def test_a_connection_begins_as_the_page_says(autojump_clock: MockClock) -
     assert await read_route(theirs) is None
     greeting, _ = DOCUMENTS[0]
     mine.try_send([greeting])
-    said = await ControlLink(theirs, heartbeat_timeout_s=1.0).greet("0.4.0+0123456789ab", "host b", TASKMANAGER, {})
-    assert (said.version, said.build, said.name, said.role) == (VERSION, "0.4.0+0123456789ab", "host a", JOBMANAGER)
+    message = await ControlLink(theirs, heartbeat_timeout_s=1.0).greet("0.4.0+0123456789ab", "host b", TASKMANAGER, {})
+    assert (message.version, message.build, message.name, message.role) == (
+        VERSION,
+        "0.4.0+0123456789ab",
+        "host a",
+        JOBMANAGER,
+    )
     assert mine.try_receive_into([window]) is not None
 
 

@@ -101,9 +101,9 @@ class ScriptedTaskManager:
                 else:
                     self.link.send(JobOpened(message.job_id))
             case SubmitTasks():
-                found = [TaskDeploymentDescriptor.parse(data) for data in message.descriptors]
-                attempts = [(each.attempt.vertex, each.attempt.subtask, each.attempt.attempt) for each in found]
-                self.tasks.update(zip(attempts, found, strict=True))
+                actual = [TaskDeploymentDescriptor.parse(data) for data in message.descriptors]
+                attempts = [(each.attempt.vertex, each.attempt.subtask, each.attempt.attempt) for each in actual]
+                self.tasks.update(zip(attempts, actual, strict=True))
                 for state in ("initializing", "running"):
                     self.link.send(TaskStates(message.job_id, state, tuple(attempts)))
                 if self.finishes:
@@ -162,13 +162,13 @@ class ScriptedTaskManager:
         self.link.send(CheckpointDeclined(self.job_id, min(self.tasks), checkpoint_id, reason))
 
     def triggered(self) -> list[int]:
-        found = []
+        actual = []
         for message in self.said:
             if isinstance(message, TriggerCheckpoint):
                 barrier = decode_event(message.barrier)
                 assert isinstance(barrier, CheckpointBarrier)
-                found.append(barrier.checkpoint_id)
-        return found
+                actual.append(barrier.checkpoint_id)
+        return actual
 
     def completed(self) -> list[int]:
         return [message.checkpoint_id for message in self.said if isinstance(message, CheckpointCompleted)]
@@ -197,12 +197,12 @@ async def taskmanager(
         facts["slot_addresses"] = [f"memory://{name}.{slot}" for slot in range(slots)]
     link, _ = await dial(manager.address, role=TASKMANAGER, name=name, facts=facts)
     async with trio.open_nursery() as nursery:
-        found = ScriptedTaskManager(name, link)
+        actual = ScriptedTaskManager(name, link)
         nursery.start_soon(link.run)
         if reads:
-            nursery.start_soon(found.serve)
+            nursery.start_soon(actual.serve)
         try:
-            yield found
+            yield actual
         finally:
             nursery.cancel_scope.cancel()
             link.close()

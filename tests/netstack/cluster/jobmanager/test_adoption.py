@@ -88,8 +88,8 @@ async def submit(
 
 async def test_a_job_runs_where_it_is_placed_and_talks_with_its_coordinator() -> None:
     async with cluster("memory://a", "memory://b") as (manager, daemons):
-        found = [await manager.adopt(daemon.address) for daemon in daemons]
-        a, b = (each.location.name for each in found)
+        actual = [await manager.adopt(daemon.address) for daemon in daemons]
+        a, b = (each.location.name for each in actual)
         places = [b, a, b]
         coordinator = Listening()
         record = await submit(manager, "echo", places, coordinator)
@@ -129,9 +129,9 @@ async def test_a_refusal_is_told_to_the_coordinator_at_once() -> None:
 
 async def test_a_silent_taskmanager_is_lost(autojump_clock: MockClock) -> None:
     async with cluster("impaired+memory://silent?name=silent", link_in_thread=False) as (manager, (daemon,)):
-        found = await manager.adopt(daemon.address)
+        actual = await manager.adopt(daemon.address)
         coordinator = Listening()
-        record = await submit(manager, "echo", [found.location.name], coordinator)
+        record = await submit(manager, "echo", [actual.location.name], coordinator)
         await coordinator.until(1)
         began_s = trio.current_time()
         impairment("silent").stall()
@@ -139,7 +139,7 @@ async def test_a_silent_taskmanager_is_lost(autojump_clock: MockClock) -> None:
         assert trio.current_time() - began_s < 4.0
         assert record.end is not None
         assert "was silent for 3 s: its host is down, or the network is cut" in record.end["reason"]
-        assert "was silent" in found.lost_because
+        assert "was silent" in actual.lost_because
         impairment("silent").heal()
 
 
@@ -198,12 +198,12 @@ async def test_a_mistake_in_handling_a_taskmanager_ends_its_connection_only(
         raise KeyError("a bug")
 
     async with cluster("memory://heard", "memory://other") as (manager, daemons):
-        heard, other = [await manager.adopt(daemon.address) for daemon in daemons]
+        received, other = [await manager.adopt(daemon.address) for daemon in daemons]
         monkeypatch.setattr(JobManager, "_on_taskmanager_message", breaks)
-        manager.send(heard.location.name, AskDetails(1))
+        manager.send(received.location.name, AskDetails(1))
         with trio.fail_after(120.0):
-            while manager.taskmanagers.get(heard.location.name) is not None:  # noqa: ASYNC110
+            while manager.taskmanagers.get(received.location.name) is not None:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert manager.taskmanagers.get(other.location.name) is other
         await other.link.ping()
-    assert f"the connection to TaskManager {heard.location.name} failed because of a bug here" in caplog.text
+    assert f"the connection to TaskManager {received.location.name} failed because of a bug here" in caplog.text

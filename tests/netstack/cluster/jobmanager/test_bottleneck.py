@@ -61,10 +61,10 @@ READY = channel(credit=3, backlog=5)
 def test_the_bottleneck_is_the_first_one_behind_those_who_wait(
     document: dict[str, Any], number: int | None, subtask: int | None, reason: str
 ) -> None:
-    found = bottleneck_of(document, CHANNEL_COLUMNS)
-    assert found is not None
-    assert (found["vertex"], found["subtask"], found["reason"]) == (number, subtask, reason)
-    assert number is None or document["vertices"][number]["name"] in found["text"]
+    actual = bottleneck_of(document, CHANNEL_COLUMNS)
+    assert actual is not None
+    assert (actual["vertex"], actual["subtask"], actual["reason"]) == (number, subtask, reason)
+    assert number is None or document["vertices"][number]["name"] in actual["text"]
 
 
 def test_nothing_is_said_before_tasks_have_told_anything() -> None:
@@ -82,9 +82,9 @@ def held_back(records: int) -> dict[str, Any]:
 def test_the_parallelism_is_what_the_sources_would_fill() -> None:
     looks = [(float(second), held_back(1_000 * second)) for second in range(6)]
     assert measured(looks, CHANNEL_COLUMNS).records_per_s == 1_000
-    (found,) = proposals(looks, DEFINITION, CHANNEL_COLUMNS, NetworkConfig(), 8)
-    assert (found.before, found.after) == (2, 4)  # 2 x 0.8 busy x 2 times as much, at 0.8 busy each
-    after = changed(DEFINITION, [found])
+    (actual,) = proposals(looks, DEFINITION, CHANNEL_COLUMNS, NetworkConfig(), 8)
+    assert (actual.before, actual.after) == (2, 4)  # 2 x 0.8 busy x 2 times as much, at 0.8 busy each
+    after = changed(DEFINITION, [actual])
     assert [each.get("parallelism") for each in after["operators"]] == [None, 4, 1]
     assert "parallelism" not in DEFINITION["operators"][1], "the definition itself stays as it is"
     (less,) = proposals(looks, DEFINITION, CHANNEL_COLUMNS, NetworkConfig(), 3)
@@ -95,20 +95,20 @@ def test_the_parallelism_is_what_the_sources_would_fill() -> None:
 
 def test_channels_without_credit_get_more_buffers() -> None:
     looks = [(float(at), job(vertex("a", SOURCE), vertex("b", (100, 900, 0)), channels=[STARVED])) for at in range(3)]
-    found = proposals(
+    actual = proposals(
         looks, {"operators": [], "network": {"floating_buffers_per_gate": 16}}, CHANNEL_COLUMNS, NetworkConfig(), 8
     )
-    assert {each.path[1]: (each.before, each.after) for each in found if each.path[0] == "network"} == {
+    assert {each.path[1]: (each.before, each.after) for each in actual if each.path[0] == "network"} == {
         "exclusive_buffers_per_channel": (2, 4),
         "floating_buffers_per_gate": (16, 64),
     }
-    assert changed({"operators": []}, found)["network"]["floating_buffers_per_gate"] == 64
+    assert changed({"operators": []}, actual)["network"]["floating_buffers_per_gate"] == 64
 
 
 def test_a_quiet_job_sends_earlier_and_a_busy_one_stays() -> None:
     quiet = [(float(at), job(vertex("a", (30, 970, 0)), vertex("b", (50, 950, 0)))) for at in range(3)]
-    (found,) = proposals(quiet, {"operators": []}, CHANNEL_COLUMNS, NetworkConfig(), 8)
-    assert (found.path, found.before, found.after) == (("buffer_timeout_s",), 0.1, 0.001)
+    (actual,) = proposals(quiet, {"operators": []}, CHANNEL_COLUMNS, NetworkConfig(), 8)
+    assert (actual.path, actual.before, actual.after) == (("buffer_timeout_s",), 0.1, 0.001)
     assert not proposals(quiet, {"operators": [], "buffer_timeout_s": 0.0}, CHANNEL_COLUMNS, NetworkConfig(), 8)
     busy = [(float(at), job(vertex("a", (950, 50, 0)), vertex("b", (50, 950, 0)))) for at in range(3)]
     assert not proposals(busy, {"operators": []}, CHANNEL_COLUMNS, NetworkConfig(), 8)
@@ -120,6 +120,6 @@ def test_seconds_of_data_in_front_of_barriers_ask_for_debloating() -> None:
         return job(vertex("a", SOURCE), vertex("b", (990, 10, 0)), channels=[waiting])
 
     looks = [(0.0, look(100)), (2.0, look(108))]  # 4 buffers a second, 16 in front
-    found = proposals(looks, DEFINITION, CHANNEL_COLUMNS, NetworkConfig(), 1)
-    assert [(each.path, each.after) for each in found] == [(("network", "debloat_target_s"), 1.0)]
+    actual = proposals(looks, DEFINITION, CHANNEL_COLUMNS, NetworkConfig(), 1)
+    assert [(each.path, each.after) for each in actual] == [(("network", "debloat_target_s"), 1.0)]
     assert not proposals([(0.0, look(100)), (2.0, look(200))], DEFINITION, CHANNEL_COLUMNS, NetworkConfig(), 1)

@@ -21,9 +21,9 @@ def job(folder: Path | str | None, name: str = "victim") -> dict[str, Any]:
     settings = StreamSettings(
         checkpoints=CheckpointSettings(interval_s=0.05), checkpoint_folder=None if folder is None else str(folder)
     )
-    found = StreamEnvironment(name, settings=settings)
-    found.source("jobs:read", name="source").sink("jobs:keep", name="sink")
-    return document(found)
+    actual = StreamEnvironment(name, settings=settings)
+    actual.source("jobs:read", name="source").sink("jobs:keep", name="sink")
+    return document(actual)
 
 
 async def test_the_folder_of_a_running_job_is_its_own(tmp_path: Path) -> None:

@@ -47,19 +47,23 @@ async def test_a_pending_savepoint_is_told_with_the_task_and_the_data_that_it_wa
         report = {"records_in": 1, "queued": {"markers": [], "barriers": [[output_place(0), 1, 5_000]]}}
         tm.link.send(JobProgress(job_id, {"0": report}))
         await trio.sleep(20.0)
-        found = await user.ask("job", job_id=job_id)
-        (pending,) = found["checkpoints_in_progress"]
+        actual = await user.ask("job", job_id=job_id)
+        (pending,) = actual["checkpoints_in_progress"]
         assert (pending["acknowledged"], pending["subtasks"], pending["is_savepoint"]) == (0, 2, True)
         assert (pending["waits_for"], pending["ahead_bytes"]) == (["source-0"], 0)
-        assert any(each["text"].startswith("savepoint 1 in progress for 10 s: 0 of 2") for each in found["log"])
+        assert any(each["text"].startswith("savepoint 1 in progress for 10 s: 0 of 2") for each in actual["log"])
         source = next(attempt for attempt in tm.tasks if attempt[1] == 0)
         tm.link.send(CheckpointAcknowledged(job_id, source, 1, 10, 10, {}))
         await trio.sleep(20.0)
-        found = checkpoints(await user.ask("job", job_id=job_id))
-        assert found["counts"] == {"total": 1, "in_progress": 1, "completed": 0, "failed": 0, "restored": 0}
-        (shown,) = found["history"]
-        assert (shown["status"], shown["num_subtasks"], shown["num_acknowledged_subtasks"]) == ("IN_PROGRESS", 2, 1)
-        assert (shown["waits_for"], shown["ahead_bytes"]) == (["sink-0"], 5_000)
+        actual = checkpoints(await user.ask("job", job_id=job_id))
+        assert actual["counts"] == {"total": 1, "in_progress": 1, "completed": 0, "failed": 0, "restored": 0}
+        (displayed,) = actual["history"]
+        assert (displayed["status"], displayed["num_subtasks"], displayed["num_acknowledged_subtasks"]) == (
+            "IN_PROGRESS",
+            2,
+            1,
+        )
+        assert (displayed["waits_for"], displayed["ahead_bytes"]) == (["sink-0"], 5_000)
         nursery.cancel_scope.cancel()
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2, "a line only if something changed"

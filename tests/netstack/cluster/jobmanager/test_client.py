@@ -29,15 +29,15 @@ async def test_answers_find_their_questions_in_any_order(autojump_clock: MockClo
             link.send(Answer(ask.token, {"state": ask.document["job_id"]}))
         await trio.sleep_forever()
 
-    found = []
+    actual = []
 
     async def ask(client: JobClient, job_id: str) -> None:
-        found.append((job_id, await client.cancel(job_id)))
+        actual.append((job_id, await client.cancel(job_id)))
 
     async with client_of(backwards) as client, trio.open_nursery() as nursery:
         for job_id in ("a", "b", "c"):
             nursery.start_soon(ask, client, job_id)
-    assert sorted(found) == [("a", "a"), ("b", "b"), ("c", "c")]
+    assert sorted(actual) == [("a", "a"), ("b", "b"), ("c", "c")]
 
 
 async def test_a_refusal_is_that_question_s_alone(autojump_clock: MockClock) -> None:

@@ -98,9 +98,9 @@ async def test_a_disk_that_is_full_makes_the_end_wait_and_fails_nothing(
             await tm.until(lambda number=checkpoint_id: tm.triggered()[-1:] == [number])
             tm.store(checkpoint_id, tmp_path)
             await trio.sleep(0.1)
-            found = await user.ask("job", job_id=job_id)
-            assert (found["state"], found["restarts"]) == ("running", 0)
-            assert ("no space left" in found["waits_for"]) == (checkpoint_id < 4)
+            actual = await user.ask("job", job_id=job_id)
+            assert (actual["state"], actual["restarts"]) == ("running", 0)
+            assert ("no space left" in actual["waits_for"]) == (checkpoint_id < 4)
         assert trio.current_time() > 1 + 2 + 4, "it is tried less and less often"
         tm.leaves_finals = tmp_path
         tm.finish()
@@ -116,10 +116,10 @@ async def test_a_task_that_cannot_store_its_final_state_is_shown_and_restarts_no
         for _ in range(5):
             tm.decline(NO_CHECKPOINT, "no space left on device")
             await trio.sleep(1.0)
-        found = await user.ask("job", job_id=job_id)
-        assert (found["state"], found["restarts"]) == ("running", 0)
-        assert found["waits_for"] == "source-0 to store its final state: no space left on device"
-        assert "source-0 waits to store its final state: no space left on device" in str(found["log"])
+        actual = await user.ask("job", job_id=job_id)
+        assert (actual["state"], actual["restarts"]) == ("running", 0)
+        assert actual["waits_for"] == "source-0 to store its final state: no space left on device"
+        assert "source-0 waits to store its final state: no space left on device" in str(actual["log"])
         tm.leaves_finals = tmp_path
         tm.finish((0, 0, 0))
         await trio.sleep(0.1)
@@ -164,9 +164,9 @@ async def test_an_end_is_told_when_it_is_stored_and_never_taken_back(
         await tm.until(lambda: len(tm.tasks) == 4)
         tm.finish()
         await trio.sleep(0.5)
-        found = await user.ask("job", job_id=job_id)
-        assert found["state"] == "running"
-        assert "storing its end (finished): no space left on device" in found["waits_for"]
+        actual = await user.ask("job", job_id=job_id)
+        assert actual["state"] == "running"
+        assert "storing its end (finished): no space left on device" in actual["waits_for"]
         nursery.start_soon(manager.dispatcher.cancel, manager.dispatcher.find(job_id))  # too late to be another end
         end = await user.ask("wait", job_id=job_id)
         assert trio.current_time() >= 1 + 2 + 4
@@ -394,8 +394,8 @@ async def test_a_task_that_has_finished_still_counts_and_one_that_runs_again_doe
 
         async def counts() -> list[tuple[int, int]]:
             await trio.sleep(0.1)
-            found = await user.ask("job", job_id=job_id)
-            return [(each["records_in"], each["records_out"]) for each in found["vertices"]]
+            actual = await user.ask("job", job_id=job_id)
+            return [(each["records_in"], each["records_out"]) for each in actual["vertices"]]
 
         await tm.until(lambda: len(tm.tasks) == 4)
         tm.link.send(JobProgress(job_id, {"0": {"records_in": 3, "records_out": 2, "tasks": 1}}))

@@ -40,12 +40,12 @@ def pipeline(**restart: Any) -> dict[str, Any]:
 
 
 async def first_failures(user: Any, job_id: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    actual: list[dict[str, Any]] = []
     with trio.fail_after(120.0):
-        while not found:
+        while not actual:
             await trio.sleep(0.01)
-            found = (await user.ask("job", job_id=job_id))["failures"]
-    return found
+            actual = (await user.ask("job", job_id=job_id))["failures"]
+    return actual
 
 
 async def test_each_restart_is_told_in_one_line_and_the_end_with_its_lines(
@@ -59,11 +59,11 @@ async def test_each_restart_is_told_in_one_line_and_the_end_with_its_lines(
             )
             tm.fail((1, 1, number), "no", report=report(10 + number))
         end = await user.ask("wait", job_id=job_id)
-        found = await user.ask("job", job_id=job_id)
+        actual = await user.ask("job", job_id=job_id)
         where = rf"map -> sink \(1\) on {tm.name}"
-        told = [each["text"] for each in found["log"] if each["what"] == "failure"]
+        reported = [each["text"] for each in actual["log"] if each["what"] == "failure"]
         for text, pattern in zip(
-            told,
+            reported,
             (
                 rf"{where}: ValueError: no, at jobs.py:10; restart 1 of 2, next in 4 s",
                 rf"{where}: ValueError: no, at jobs.py:11; restart 2 of 2, next in 4 s",
@@ -78,8 +78,8 @@ async def test_each_restart_is_told_in_one_line_and_the_end_with_its_lines(
             "    raise ValueError(item)\nValueError: no"
         )
         assert end["traceback"] == lines
-        last = found["failures"][-1]
-        assert [each["led_to"] for each in found["failures"]] == [
+        last = actual["failures"][-1]
+        assert [each["led_to"] for each in actual["failures"]] == [
             "restart 1 of 2, next in 4 s",
             "restart 2 of 2, next in 4 s",
             ENDED,
@@ -88,11 +88,11 @@ async def test_each_restart_is_told_in_one_line_and_the_end_with_its_lines(
         assert (last["type"], last["traceback"], last["report"]) == ("ValueError", lines, report(12))
     async with jobmanager(folder=str(tmp_path)) as manager, client(manager) as user:
         assert (await user.ask("wait", job_id=job_id))["traceback"] == lines
-        assert (await user.ask("job", job_id=job_id))["failures"] == found["failures"]
+        assert (await user.ask("job", job_id=job_id))["failures"] == actual["failures"]
 
 
 @pytest.mark.parametrize(
-    ("restart", "told"),
+    ("restart", "reported"),
     [
         ({"kind": "fixed_delay", "delay_s": 0.25}, "restart 1, next in 0.25 s"),
         ({"kind": "failure_rate", "delay_s": 2.0, "max_failures": 3}, "restart 1, next in 2 s"),
@@ -100,14 +100,14 @@ async def test_each_restart_is_told_in_one_line_and_the_end_with_its_lines(
     ],
 )
 async def test_a_restart_without_a_limit_is_told_without_one(
-    autojump_clock: MockClock, restart: dict[str, Any], told: str
+    autojump_clock: MockClock, restart: dict[str, Any], reported: str
 ) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=pipeline(**restart)))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
         tm.fail((0, 0, 0), "no")
-        found = await first_failures(user, job_id)
-        assert [each["led_to"] for each in found] == [told]
+        actual = await first_failures(user, job_id)
+        assert [each["led_to"] for each in actual] == [reported]
 
 
 @pytest.mark.parametrize(("text", "label"), [("not there", "ValueError: not there"), ("", "ValueError")])
@@ -130,13 +130,15 @@ async def test_what_follows_from_a_failure_is_beside_it(autojump_clock: MockCloc
         tm.fail((0, 0, 0), "the root", report=report(1))
         tm.fail((1, 1, 0), "the consequence", report=report(2))
         await tm.until(lambda: {attempt for _, _, attempt in tm.tasks} == {1})
-        found = await user.ask("job", job_id=job_id)
-        (entry,) = found["failures"]
+        actual = await user.ask("job", job_id=job_id)
+        (entry,) = actual["failures"]
         (beside,) = entry["beside"]
         assert ("the root" in entry["text"], "the consequence" in beside["text"]) == (True, True)
         assert beside["traceback"].endswith("ValueError: no")
-        told = {what: [each["text"] for each in found["log"] if each["what"] == what] for what in ("failure", "task")}
-        assert (len(told["failure"]), len(told["task"])) == (1, 1)
+        reported = {
+            what: [each["text"] for each in actual["log"] if each["what"] == what] for what in ("failure", "task")
+        }
+        assert (len(reported["failure"]), len(reported["task"])) == (1, 1)
 
 
 async def test_a_lost_taskmanager_is_a_failure_without_lines(autojump_clock: MockClock) -> None:
@@ -144,9 +146,9 @@ async def test_a_lost_taskmanager_is_a_failure_without_lines(autojump_clock: Moc
         async with taskmanager(manager, slots=1, name="goes") as goes:
             job_id = (await user.ask("submit", document=pipeline(kind="fixed_delay", delay_s=1.0)))["job_id"]
             await goes.until(lambda: len(goes.tasks) == 2)
-        found = await first_failures(user, job_id)
-        assert found[0]["text"].startswith("TaskManager 'goes' is lost: ")
-        assert (found[0]["task"], found[0]["traceback"], found[0]["report"]) == ("", "", {})
+        actual = await first_failures(user, job_id)
+        assert actual[0]["text"].startswith("TaskManager 'goes' is lost: ")
+        assert (actual[0]["task"], actual[0]["traceback"], actual[0]["report"]) == ("", "", {})
 
 
 async def test_a_report_that_is_none_is_a_broken_taskmanager_s(autojump_clock: MockClock) -> None:
@@ -154,8 +156,8 @@ async def test_a_report_that_is_none_is_a_broken_taskmanager_s(autojump_clock: M
         job_id = (await user.ask("submit", document=pipeline(kind="fixed_delay", delay_s=1.0)))["job_id"]
         await odd.until(lambda: len(odd.tasks) == 4)
         odd.fail((0, 0, 0), "no", report={"errors": "x"})
-        found = await first_failures(user, job_id)
-        assert "a failure report must be empty or have exactly the field errors" in found[0]["text"]
+        actual = await first_failures(user, job_id)
+        assert "a failure report must be empty or have exactly the field errors" in actual[0]["text"]
 
 
 async def test_texts_of_a_taskmanager_are_escaped(autojump_clock: MockClock) -> None:

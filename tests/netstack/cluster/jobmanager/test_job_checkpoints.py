@@ -118,8 +118,8 @@ async def test_a_checkpoint_in_progress_is_logged_at_growing_intervals(autojump_
         await trio.sleep(15.0)
         checkpoints.acknowledged(1, TaskFile("source", 0, 10, 1), {})
         checkpoints.acknowledged(1, TaskFile("sink", 3, 10, 1), {})
-        (found,) = checkpoints.in_progress()
-        assert found.document() | {"text": ""} == {
+        (actual,) = checkpoints.in_progress()
+        assert actual.document() | {"text": ""} == {
             "checkpoint_id": 1,
             "is_savepoint": True,
             "age_s": 15.0,

@@ -84,9 +84,9 @@ async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> Non
     async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1) as first:
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
         await trio.sleep(1.0)
-        found = await user.ask("job", job_id=job_id)
-        assert found["missing_slots"] == 1
-        assert "0 of 1 registered slots free" in found["waits_for"]
+        actual = await user.ask("job", job_id=job_id)
+        assert actual["missing_slots"] == 1
+        assert "0 of 1 registered slots free" in actual["waits_for"]
         with pytest.raises(AssertionError, match="waits for 1 more slot; a savepoint needs all of its tasks running"):
             await user.ask("savepoint", job_id=job_id, stop=False)
         async with taskmanager(manager, slots=1) as second:
@@ -139,11 +139,11 @@ async def test_a_failed_task_restarts_its_region_and_no_other(autojump_clock: Mo
         tm.fail((0, 0, 0), "disk on fire")
         await tm.until(lambda: (0, 0, 1) in tm.tasks and (1, 0, 1) in tm.tasks)
         assert sorted(tm.tasks) == [(0, 0, 1), (1, 0, 1), (2, 0, 0), (3, 0, 0)]
-        found = await user.ask("job", job_id=job_id)
-        assert found["restarts"] == 1
-        (why,) = [each["text"] for each in found["log"] if each["what"] == "restart"]
+        actual = await user.ask("job", job_id=job_id)
+        assert actual["restarts"] == 1
+        (why,) = [each["text"] for each in actual["log"] if each["what"] == "restart"]
         assert why.startswith("2 of 4 tasks, in the regions that the failure affects, restart (")
-        assert any("disk on fire" in entry["text"] for entry in found["log"])
+        assert any("disk on fire" in entry["text"] for entry in actual["log"])
         tm.finish()
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
 
@@ -156,9 +156,9 @@ async def test_the_root_is_blamed_and_counted_once(autojump_clock: MockClock) ->
         tm.fail((1, 1, 0), "the connection broke", is_secondary=True)
         tm.fail((0, 1, 0), "the disk broke")
         await tm.until(lambda: len(tm.tasks) == 4)
-        found = await user.ask("job", job_id=job_id)
-        failures = [entry["text"] for entry in found["log"] if entry["what"] == "failure"]
-        assert found["restarts"] == 1
+        actual = await user.ask("job", job_id=job_id)
+        failures = [entry["text"] for entry in actual["log"] if entry["what"] == "failure"]
+        assert actual["restarts"] == 1
         assert "the disk broke" in failures[0]
 
 
@@ -172,10 +172,10 @@ async def test_a_lost_taskmanager_is_the_root_and_its_tasks_run_elsewhere(autoju
             async with taskmanager(manager, slots=1) as comes:
                 await comes.until(lambda: len(comes.tasks) == 2)
                 await stays.until(lambda: {attempt for _, _, attempt in stays.tasks} == {1})
-                found = await user.ask("job", job_id=job_id)
-                assert found["restarts"] == 1
-                assert any("goes is lost" in entry["text"] for entry in found["log"])
-                assert {task["attempt"] for vertex in found["vertices"] for task in vertex["subtasks"]} == {1}
+                actual = await user.ask("job", job_id=job_id)
+                assert actual["restarts"] == 1
+                assert any("goes is lost" in entry["text"] for entry in actual["log"])
+                assert {task["attempt"] for vertex in actual["vertices"] for task in vertex["subtasks"]} == {1}
 
 
 async def test_without_a_restart_strategy_the_root_is_the_reason(autojump_clock: MockClock) -> None:
@@ -195,9 +195,9 @@ async def test_a_taskmanager_that_refuses_a_job_is_no_failure_and_is_asked_again
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
         await tm.until(lambda: tm.opened)
         await trio.sleep(1.0)
-        found = await user.ask("job", job_id=job_id)
-        assert (found["state"], found["restarts"], found["missing_slots"]) == ("running", 0, 2)
-        assert any("rejected the job: no memory" in entry["text"] for entry in found["log"])
+        actual = await user.ask("job", job_id=job_id)
+        assert (actual["state"], actual["restarts"], actual["missing_slots"]) == ("running", 0, 2)
+        assert any("rejected the job: no memory" in entry["text"] for entry in actual["log"])
         tm.refuses = ""
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
 
@@ -220,9 +220,9 @@ async def test_checkpoints_pause_while_a_region_restarts(autojump_clock: MockClo
         tm.fail((0, 0, 0), "disk on fire")
         await tm.until(lambda: tm.aborted() == [1])
         await tm.until(lambda: 2 in tm.triggered())
-        found = await user.ask("job", job_id=job_id)
-        assert found["tasks"] == {"running": 4}
-        assert [report["reason"] for report in found["checkpoints"]] == ["task failed: not all tasks run"]
+        actual = await user.ask("job", job_id=job_id)
+        assert actual["tasks"] == {"running": 4}
+        assert [report["reason"] for report in actual["checkpoints"]] == ["task failed: not all tasks run"]
 
 
 async def test_tasks_hear_of_a_complete_checkpoint_and_a_restart_goes_on_from_it(
@@ -255,11 +255,11 @@ async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_the
             tm.decline(number, "the disk is full")
         await tm.until(lambda: {attempt for _, _, attempt in tm.tasks} == {1})
         await tm.until(lambda: 5 in tm.triggered())
-        found = await user.ask("job", job_id=job_id)
-        assert (found["state"], found["restarts"]) == ("running", 1)
-        told = [entry["text"] for entry in found["log"] if entry["what"] == "failure"]
+        actual = await user.ask("job", job_id=job_id)
+        assert (actual["state"], actual["restarts"]) == ("running", 1)
+        reported = [entry["text"] for entry in actual["log"] if entry["what"] == "failure"]
         reason = "declined: source-0 declined: the disk is full"
-        assert told == [
+        assert reported == [
             *(f"checkpoint {number} was aborted: {reason}" for number in range(1, 5)),
             f"4 checkpoints failed in a row, 3 are tolerated; the last, 4: {reason}; restart 1 of 3, next in 0.5 s",
         ]
@@ -290,13 +290,13 @@ async def test_of_a_wide_job_an_answer_tells_what_a_frame_holds(
     async with jobmanager() as manager, client(manager) as user:
         job_id = (await user.ask("submit", document=document(job)))["job_id"]
         vertices = {each["name"]: each for each in (await user.ask("job", job_id=job_id))["vertices"]}
-        told = {name: len(each["subtasks"]) for name, each in vertices.items()}
+        reported = {name: len(each["subtasks"]) for name, each in vertices.items()}
         left_out = {name: sum(each.get("left_out", {}).values()) for name, each in vertices.items()}
-        assert sum(told.values()) <= 7
-        assert {name: told[name] + left_out[name] for name in told} == {
+        assert sum(reported.values()) <= 7
+        assert {name: reported[name] + left_out[name] for name in reported} == {
             name: each["parallelism"] for name, each in vertices.items()
         }
-        assert told["a"] == 1
+        assert reported["a"] == 1
         assert vertices["b"]["left_out"] == {"scheduled": left_out["b"]}
 
 

@@ -115,8 +115,8 @@ async def test_who_never_got_a_task_cannot_report_it(tmp_path: Path, kind: str) 
             liar.link.send(_forged(job_id, kind))
             with trio.fail_after(120.0):
                 await liar.ended.wait()
-        found = await user.ask("job", job_id=job_id)
-        assert (found["tasks"], found["restarts"], found["failures"]) == ({"running": 1}, 0, [])
+        actual = await user.ask("job", job_id=job_id)
+        assert (actual["tasks"], actual["restarts"], actual["failures"]) == ({"running": 1}, 0, [])
         honest.finish()
         ended = await user.ask("wait", job_id=job_id)
         assert (ended["state"], ended["results"]) == ("finished", {"sink": {"0": 0}})
@@ -133,8 +133,8 @@ async def test_an_attempt_that_is_over_cannot_be_reported(autojump_clock: MockCl
         await tm.until(lambda: (0, 0, 1) in tm.tasks and tm.triggered() == [1])
         tm.link.send(_forged(job_id, kind))
         await trio.sleep(5.0)
-        found = await user.ask("job", job_id=job_id)
-        assert (found["tasks"], found["restarts"], len(found["failures"])) == ({"running": 1}, 1, 1)
+        actual = await user.ask("job", job_id=job_id)
+        assert (actual["tasks"], actual["restarts"], len(actual["failures"])) == ({"running": 1}, 1, 1)
         assert (tm.completed(), tm.aborted()) == ([], [])
         tm.store(1, tmp_path)
         await tm.until(lambda: tm.completed() == [1])
@@ -211,8 +211,8 @@ async def test_counts_of_a_vertex_come_from_where_its_tasks_run() -> None:
             liar.link.send(JobProgress(job_id, {str(number): lie for number in (0, 1, 2, "x")}))
             for each in (honest, liar):
                 await each.link.ping()
-            (found,) = (await user.ask("job", job_id=job_id))["vertices"]
-            assert (found["records_in"], found["records_out"], found["latencies"]) == (3, 2, [])
+            (actual,) = (await user.ask("job", job_id=job_id))["vertices"]
+            assert (actual["records_in"], actual["records_out"], actual["latencies"]) == (3, 2, [])
 
 
 BAD = st.lists(st.integers(-9, 9) | st.text(max_size=2) | st.just(1 << 70) | st.none() | st.booleans(), max_size=5)
@@ -222,9 +222,9 @@ BAD = st.lists(st.integers(-9, 9) | st.text(max_size=2) | st.just(1 << 70) | st.
 def test_of_queued_events_only_those_of_the_vertexs_own_edges_are_kept(markers: list[Any], barriers: Any) -> None:
     job = generate_job(pipeline().stream_graph()).job
     report = {"records_in": 1, "queued": {"markers": markers, "barriers": barriers}}
-    found = checked_progress({str(number): report for number in range(9)}, ExecutionGraph(job))
-    assert found.keys() == set(range(len(job.vertices)))
-    for number, row in found.items():
+    actual = checked_progress({str(number): report for number in range(9)}, ExecutionGraph(job))
+    assert actual.keys() == set(range(len(job.vertices)))
+    for number, row in actual.items():
         places = range(-len(job.outputs_of(number)), len(job.inputs_of(number)))
         for place, source, *ages in row["queued"]["markers"]:
             assert place in places

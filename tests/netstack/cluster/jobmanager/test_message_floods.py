@@ -101,15 +101,15 @@ async def is_answered(liar: ScriptedTaskManager) -> bool:
 
 async def flood(liar: ScriptedTaskManager, messages: list[Any]) -> int:
     """Sends messages that an honest peer would never send, and returns how many were heard before it was cut off."""
-    heard = 0
+    received = 0
     for message in messages:
         kind = type(message).__name__
         values = [getattr(message, each.name) for each in dataclasses.fields(message)]
         liar.link.send_frame(pack([kind, *values]))
-        heard += 1
+        received += 1
         if not await is_answered(liar):
             break
-    return heard
+    return received
 
 
 @pytest.mark.whole
@@ -186,7 +186,7 @@ async def test_floods_of_nearly_four_megabytes_leave_nothing(
         job_id = (await user.ask("submit", document=pipeline(tmp_path)))["job_id"]
         await honest.until(lambda: len(honest.tasks) == 1)
         before = memory()
-        heard, sent = 0, 0
+        received, sent = 0, 0
         while sent < count:
             async with taskmanager(manager) as liar:
                 await liar.link.ping()  # it is registered
@@ -196,13 +196,13 @@ async def test_floods_of_nearly_four_megabytes_leave_nothing(
                     sent += 1
                     if not await is_answered(liar):
                         break
-                heard += connected.link.received_bytes
-        assert heard > count * 3_000_000
+                received += connected.link.received_bytes
+        assert received > count * 3_000_000
         assert memory() - before < 6 * MIB
         assert sum(len(each.getMessage()) for each in caplog.records) < 600 * count
         assert all(each.getMessage().isprintable() for each in caplog.records)
-        shown = await user.ask("job", job_id=job_id)
-        assert [each["records_in"] for each in shown["vertices"]] == [0]
+        displayed = await user.ask("job", job_id=job_id)
+        assert [each["records_in"] for each in displayed["vertices"]] == [0]
         honest.finish()
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
 

@@ -99,8 +99,8 @@ async def test_the_page_ends_jobs_for_who_may(is_shared: bool, status: int) -> N
     ):
         for secret, expected in ((CLIENTS, status), (CLUSTER, 202)):
             job_id = await user.submit(pipeline())
-            found = await ask(f"{url}/jobs/{job_id}", token=secret.web_token(), method="PATCH")
-            assert found[0] == expected
+            actual = await ask(f"{url}/jobs/{job_id}", token=secret.web_token(), method="PATCH")
+            assert actual[0] == expected
 
 
 def test_a_session_knows_which_secret_its_token_was_of() -> None:
@@ -206,10 +206,10 @@ async def test_summaries_come_in_pages(monkeypatch: pytest.MonkeyPatch, tmp_path
         jobmanager(listen="tcp://127.0.0.1:0", folder=str(tmp_path)) as manager,
         open_job_client(manager.address) as user,
     ):
-        found = await user.jobs()
-        assert sorted(each["job_id"] for each in found) == [f"{number:016}" for number in range(10)]
-        assert max(len(each["name"]) for each in found) == 256
-        assert max(len(each["reason"]) for each in found) == 4096
+        actual = await user.jobs()
+        assert sorted(each["job_id"] for each in actual) == [f"{number:016}" for number in range(10)]
+        assert max(len(each["name"]) for each in actual) == 256
+        assert max(len(each["reason"]) for each in actual) == 4096
         assert "after" in await user._questions.ask("jobs", {}), "it came in pages"
         for wrong in ("x", [1], ["x", "y"], [1.0, "x", 2]):
             with pytest.raises(RequestRefused, match="is not where a page of jobs ended"):

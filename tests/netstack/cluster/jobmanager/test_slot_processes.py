@@ -39,16 +39,16 @@ async def test_a_blocked_slot_is_shown_while_it_is_blocked(autojump_clock: MockC
         for blocked_s in (2.0, 4.0):
             tm.link.send(SlotBlocked(job_id, 1, blocked_s, WHERE))
         await trio.sleep(1.0)
-        found = await user.ask("job", job_id=job_id)
-        (blocked,) = found["blocked"]
+        actual = await user.ask("job", job_id=job_id)
+        (blocked,) = actual["blocked"]
         assert {name: blocked[name] for name in WHERE} == WHERE
         assert (blocked["slot"], blocked["blocked_s"]) == (1, 4.0)
         assert "operator 'read', at /jobs.py:7 in read" in blocked["text"]
         tm.link.send(SlotBlocked(job_id, 1, 0.0, {}))
         await trio.sleep(1.0)
-        found = await user.ask("job", job_id=job_id)
-        assert found["blocked"] == []
-        assert len([each for each in found["log"] if each["what"] == "blocked"]) == 2
+        actual = await user.ask("job", job_id=job_id)
+        assert actual["blocked"] == []
+        assert len([each for each in actual["log"] if each["what"] == "blocked"]) == 2
 
 
 async def test_what_a_peer_says_of_a_place_is_taken_field_by_field(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ async def test_a_slot_that_ends_is_one_restart(autojump_clock: MockClock, tmp_pa
             del tm.tasks[attempt]
         tm.link.send(SlotEnded(job_id, 1, tuple(ended), "its process was ended by SIGSEGV"))
         await tm.until(lambda: {attempt for _, _, attempt in tm.tasks} == {1} and len(tm.tasks) == 4)
-        found = await user.ask("job", job_id=job_id)
-        assert found["restarts"] == 1
-        (failure,) = found["failures"]
+        actual = await user.ask("job", job_id=job_id)
+        assert actual["restarts"] == 1
+        (failure,) = actual["failures"]
         assert failure["text"] == f"slot 1 of {tm.name}: its process was ended by SIGSEGV"
         assert failure["led_to"] == "restart 1 of 3, next in 1 s"
 
@@ -112,8 +112,8 @@ async def test_stacks_are_asked_of_every_taskmanager(autojump_clock: MockClock, 
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answer)
-            found = await user.ask("stack", job_id=job_id)
-        assert found == {"tasks": [{**row, "taskmanager": one.name}], "silent": [other.name]}
+            actual = await user.ask("stack", job_id=job_id)
+        assert actual == {"tasks": [{**row, "taskmanager": one.name}], "silent": [other.name]}
 
 
 def test_samples_make_a_tree_of_calls_that_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +133,9 @@ def test_samples_make_a_tree_of_calls_that_is_bounded(monkeypatch: pytest.Monkey
         row(None, 0, 1),
         row("map", [0], 1),
     ]
-    found = flame_tree(rows, "map", {("tm", 0)})
-    outer, waiting = found["children"]
-    assert (found["value"], outer["value"], waiting["value"]) == (6, 4, 2)
+    actual = flame_tree(rows, "map", {("tm", 0)})
+    outer, waiting = actual["children"]
+    assert (actual["value"], outer["value"], waiting["value"]) == (6, 4, 2)
     assert (outer["name"], waiting["name"]) == ("outer (b/c.py:3)", WAITING)
     assert outer["children"] == [{"name": "inner (b/c.py:3)", "value": 3, "children": []}]
     (escaped,) = flame_tree([row("map", 0, 1, "a\x1b[31m\n" + "x" * 999)], "map", {("tm", 0)})["children"]

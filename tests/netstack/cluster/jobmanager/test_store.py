@@ -44,12 +44,12 @@ def test_jobs_come_back_as_they_were(store: JobStore) -> None:
     store.put(JOB)
     assert store.jobs() == ([JOB], [])
     store.put_end(JOB.job_id, END)
-    (found,), _ = store.jobs()
-    assert found.end == {"format": 2, **END}
+    (actual,), _ = store.jobs()
+    assert actual.end == {"format": 2, **END}
     left = replace(JOB, not_restored=("count",))
     store.put(left)
-    (found,), _ = store.jobs()
-    assert found.not_restored == left.not_restored
+    (actual,), _ = store.jobs()
+    assert actual.not_restored == left.not_restored
     store.forget(JOB.job_id)
     assert store.jobs() == ([], [])
 
@@ -58,8 +58,8 @@ def test_results_that_are_no_json_come_back_as_they_were(store: JobStore) -> Non
     results = {"sink": {"0": {b"word": 1, 7: [b"\xff", None, 1.5]}}}
     store.put(JOB)
     store.put_end(JOB.job_id, {**END, "results": results})
-    (found,), _ = store.jobs()
-    assert found.end == {"format": 2, **END, "results": results}
+    (actual,), _ = store.jobs()
+    assert actual.end == {"format": 2, **END, "results": results}
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_damaged_job_is_named_and_hides_no_other(store: JobStore, text: str, r
     folder = store.folder / "jobs" / "fedcba9876543210"
     folder.mkdir()
     (folder / "job.json").write_text(text)
-    found, damaged = store.jobs()
-    assert found == [JOB]
+    actual, damaged = store.jobs()
+    assert actual == [JOB]
     assert reason in damaged[0]
     assert str(folder / "job.json") in damaged[0]
 
@@ -142,8 +142,8 @@ def test_who_was_replaced_writes_nothing_that_counts(tmp_path: Path) -> None:
         first.renew()
         with open_job_store(tmp_path, steal=True) as second:
             assert (second.is_stolen, second.life) == (True, 1)
-            ((found,), _) = second.jobs()
-            assert found.end is None
+            ((actual,), _) = second.jobs()
+            assert actual.end is None
             second.put_taken_up(JOB.job_id)
             for step in (
                 first.renew,
@@ -153,16 +153,16 @@ def test_who_was_replaced_writes_nothing_that_counts(tmp_path: Path) -> None:
                 with pytest.raises(JobStoreFenced, match="took over"):
                     step()
             second.renew()
-            ((found,), _) = second.jobs()
-            assert (found.end, found.is_committing) == (None, False)
+            ((actual,), _) = second.jobs()
+            assert (actual.end, actual.is_committing) == (None, False)
             with pytest.raises(ConfigError, match="in use"), open_job_store(tmp_path):
                 pass
             second.put_end(JOB.job_id, {**END, "state": "failed"})
     with open_job_store(tmp_path) as third:
         assert (third.is_stolen, third.life) == (False, 2)
-        ((found,), _) = third.jobs()
-        assert found.end is not None
-        assert found.end["state"] == "failed"
+        ((actual,), _) = third.jobs()
+        assert actual.end is not None
+        assert actual.end["state"] == "failed"
 
 
 async def test_a_folder_whose_lock_was_removed_is_taken_from_its_holder(tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_a_job_that_could_not_be_read_for_a_while_runs_when_it_can(tmp_path: Pat
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with open_job_store(tmp_path) as second:
-        found, (text,) = second.jobs()
-        assert (found, "neither run nor shown" in text) == ([], True)
+        actual, (text,) = second.jobs()
+        assert (actual, "neither run nor shown" in text) == ([], True)
         second.prune_code((), -1.0, 0)
         assert second.code_bytes(digest) == 7, "the job may use it"
     path.write_bytes(whole)
@@ -251,8 +251,8 @@ def test_a_pipe_in_the_place_of_a_document_holds_up_nobody(store: JobStore) -> N
     folder = store.folder / "jobs" / "fedcba9876543210"
     folder.mkdir()
     os.mkfifo(folder / "job.json")
-    found, (text,) = store.jobs()
-    assert found == [JOB]
+    actual, (text,) = store.jobs()
+    assert actual == [JOB]
     assert "not a regular file" in text
 
 
@@ -272,9 +272,9 @@ def test_what_was_there_before_the_folder_was_taken_counts(tmp_path: Path) -> No
         first.put(JOB)
         first.put_end(JOB.job_id, END)
         with open_job_store(tmp_path, steal=True) as second:
-            ((found,), _) = second.jobs()
-            assert found.end is not None
-            assert found.end["state"] == "finished"
+            ((actual,), _) = second.jobs()
+            assert actual.end is not None
+            assert actual.end["state"] == "finished"
 
 
 async def test_a_standby_waits_as_long_as_the_holder_shows_itself(autojump_clock: MockClock, tmp_path: Path) -> None:

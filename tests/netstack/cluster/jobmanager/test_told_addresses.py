@@ -38,10 +38,10 @@ async def test_parameters_stay_with_their_owner() -> None:
         evil = "?names=off&folder=/tmp/evil"
         facts = {"slots": 1, "data": f"tls+tcp://10.0.0.7:1{evil}", "slot_addresses": [f"tls+tcp://0.0.0.0:2{evil}"]}
         link, _ = await dial(manager.address, role=TASKMANAGER, name="tm", facts=facts)
-        while not (found := [*manager.taskmanagers.all()]):
+        while not (actual := [*manager.taskmanagers.all()]):
             await link.wait_room()
-        assert found[0].location.address == "tls+tcp://10.0.0.7:1"
-        assert found[0].location.slot_addresses == ("tls+tcp://127.0.0.1:2",)
+        assert actual[0].location.address == "tls+tcp://10.0.0.7:1"
+        assert actual[0].location.slot_addresses == ("tls+tcp://127.0.0.1:2",)
         link.close()
 
 
@@ -155,9 +155,9 @@ def test_a_jobmanager_that_requires_tls_listens_with_it() -> None:
 def test_who_listens_with_certificates_dials_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, "")
     dial_as(f"tls+tcp://127.0.0.1:1?names=off&folder={tmp_path}&tls=1.2")
-    _, _, told = split_tls("tls+tcp://10.0.0.1:1")
+    _, _, reported = split_tls("tls+tcp://10.0.0.1:1")
     _, _, ours = split_tls(f"tls+tcp://h:1?names=off&folder={tmp_path}&tls=1.2")
-    assert told is ours
+    assert reported is ours
     dial_as(f"tls+tcp://127.0.0.1:1?folder={tmp_path}")
     assert os.environ[FOLDER_VARIABLE] == str(tmp_path)
     for other in ("tcp://127.0.0.1:1", "tls+tcp://127.0.0.1:1"):

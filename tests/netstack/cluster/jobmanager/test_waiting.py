@@ -21,16 +21,16 @@ async def lives(url: str, *jobmanagers: JobManager, pause_s: float = 20) -> None
 
 
 async def test_a_jobmanager_that_dies_twice_and_comes_back_is_asked_again(autojump_clock: MockClock) -> None:
-    url, told = an_address(), list[str]()
+    url, reported = an_address(), list[str]()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lives, url, goes, goes, answering(FINISHED))
         await trio.testing.wait_all_tasks_blocked()
         result = await wait_for_job(
-            "ab", url, on_lost=lambda _: told.append("lost"), on_found=lambda: told.append("found")
+            "ab", url, on_lost=lambda _: reported.append("lost"), on_found=lambda: reported.append("found")
         )
         nursery.cancel_scope.cancel()
     assert result == JobResult("ab", "finished", "", {"show": {0: [1]}})
-    assert told == ["lost", "found"] * 2
+    assert reported == ["lost", "found"] * 2
     assert 40 <= trio.current_time() < 45
 
 

@@ -187,12 +187,12 @@ class Run:
 
     def result(self, operator: str) -> list[Any]:
         """What a sink gave, by subtask."""
-        found = {
+        actual = {
             subtask: outcome.results[operator]
             for (_, subtask), outcome in self.outcomes.items()
             if operator in outcome.results
         }
-        return [found[subtask] for subtask in sorted(found)]
+        return [actual[subtask] for subtask in sorted(actual)]
 
     def task(self, operator: str, subtask: int = 0) -> ChainTask:
         """The task that an operator is in."""
@@ -203,17 +203,17 @@ class Run:
 
     def _give(self, event: Event) -> None:
         """Tells the scheduler something, and makes the tasks that it deploys then."""
-        said = self._scheduler.handle(event, 0.0)
+        message = self._scheduler.handle(event, 0.0)
         while True:
-            for instruction in said:
+            for instruction in message:
                 if isinstance(instruction, Deploy):
                     packed = self._scheduler.descriptors(instruction)
                     for (_, data), slot in zip(packed, instruction.slots, strict=True):
                         number = int(slot.location.taskmanager.removeprefix("tm-"))
                         self._make(TaskDeploymentDescriptor.parse(data), self.environments[number])
-            if not said or not isinstance(said[-1], Continue):
+            if not message or not isinstance(message[-1], Continue):
                 return
-            said = self._scheduler.handle(Proceed(), 0.0)
+            message = self._scheduler.handle(Proceed(), 0.0)
 
     def _deploy_all(self) -> None:
         slots = tuple(range(sum(vertex.parallelism for vertex in self.job.vertices)))

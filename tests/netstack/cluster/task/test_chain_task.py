@@ -201,9 +201,9 @@ async def test_arrays_stay_arrays(autojump_clock: MockClock, is_chained: bool) -
     doubled.sink(CollectBatches, name="sink")
     doubled.map(double).sink(Collect, name="one by one")
     run = await run_to_its_end(job)
-    (found,) = run.result("sink")
-    assert found["records"] == [2 * number for number in range(1000)]
-    assert found["kinds"] == (["ndarray"] if is_chained else ["list"])
+    (actual,) = run.result("sink")
+    assert actual["records"] == [2 * number for number in range(1000)]
+    assert actual["kinds"] == (["ndarray"] if is_chained else ["list"])
     assert run.result("one by one") == [[4 * number for number in range(1000)]]
 
 
@@ -225,8 +225,8 @@ async def test_two_inputs_are_told_apart(autojump_clock: MockClock, operator: ty
     right = job.source(numbers_of_subtask, name="right").map(double)
     left.key_by(key_of).connect(right.key_by(key_of), operator).sink(Collect, name="sink")
     run = await run_to_its_end(job)
-    found = Counter((side, number) for side, number in flat(run.result("sink")))
-    assert found == Counter({("left", number): 1 for number in range(400)}) + Counter(
+    actual = Counter((side, number) for side, number in flat(run.result("sink")))
+    assert actual == Counter({("left", number): 1 for number in range(400)}) + Counter(
         {("right", 2 * number): 1 for number in range(400)}
     )
 
@@ -481,8 +481,8 @@ def test_a_function_of_an_edge_that_cannot_be_called_is_refused(
     partitioner: str, function: Callable[..., int], wanted: str
 ) -> None:
     output = OutputInformation(EdgeId("a", "b"), partitioner, "jobs:function")
-    said = rf"edge 'a' -> 'b': {function.__name__} cannot be called as \({wanted}\)"
-    with pytest.raises(ConfigError, match=said):
+    message = rf"edge 'a' -> 'b': {function.__name__} cannot be called as \({wanted}\)"
+    with pytest.raises(ConfigError, match=message):
         selector_of(output, cast(Any, None), 0, lambda name: function)
 
 

@@ -80,12 +80,12 @@ def expected(sources: int = 2) -> Counter[int]:
 
 
 def counts(run: Run) -> Counter[int]:
-    found: Counter[int] = Counter()
+    actual: Counter[int] = Counter()
     for part in run.result("count"):
         for key, count in part:
-            assert key not in found
-            found[key] = count
-    return found
+            assert key not in actual
+            actual[key] = count
+    return actual
 
 
 @MODES
@@ -118,9 +118,9 @@ async def test_state_is_that_of_the_barrier_though_it_changes_before_it_is_writt
         await trio.sleep(0.006)
         await run.checkpoint(1)
     run = await run_to_its_end(job(), restore=1)
-    (found,) = run.result("sink")
-    assert found["seen"] == [*range(COUNT)]
-    (committed,) = found["committed"]
+    (actual,) = run.result("sink")
+    assert actual["seen"] == [*range(COUNT)]
+    (committed,) = actual["committed"]
     assert 0 < len(committed) < COUNT // 2
     assert committed == [*range(len(committed))]
 
@@ -197,8 +197,8 @@ async def test_a_task_that_has_ended_leaves_its_last_state(
         await run.until(lambda: ("short", 0) in run.outcomes and ("short", 1) in run.outcomes)
         await run.checkpoint(1, unaligned=unaligned)
     run = await run_to_its_end(two(tmp_path), restore=1)
-    found = {key: count for part in run.result("count") for key, count in part}
-    assert found == {"left": 10, "right": 2 * COUNT}
+    actual = {key: count for part in run.result("count") for key, count in part}
+    assert actual == {"left": 10, "right": 2 * COUNT}
 
 
 async def test_a_full_disk_makes_the_end_of_a_task_wait(
@@ -369,8 +369,8 @@ async def test_an_operator_with_a_uid_may_be_renamed(autojump_clock: MockClock, 
         await run.checkpoint(1, stops=True)
         await run.wait()
     run = await run_to_its_end(renamed(tmp_path, "tally", "c"), restore=1)
-    (found,) = run.result("tally")
-    assert dict(found) == Counter(key_of(number) for number in range(COUNT))
+    (actual,) = run.result("tally")
+    assert dict(actual) == Counter(key_of(number) for number in range(COUNT))
 
 
 async def test_records_in_flight_follow_the_uids_of_their_edge(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -387,8 +387,8 @@ async def test_records_in_flight_follow_the_uids_of_their_edge(autojump_clock: M
     contents = SavepointContents.of(CheckpointStorage(tmp_path).snapshots(1))
     assert EdgeId("numbers", "slow") in contents.in_flight
     run = await run_to_its_end(slow("other source", "tally"), restore=1)
-    (found,) = run.result("sink")
-    assert sorted(found) == [1_000_000 * source + number for source in range(2) for number in range(COUNT)]
+    (actual,) = run.result("sink")
+    assert sorted(actual) == [1_000_000 * source + number for source in range(2) for number in range(COUNT)]
 
 
 class CountInLists(CountAtEnd):

@@ -179,11 +179,11 @@ def test_what_ended_an_array_is_not_forgotten() -> None:
         stage.put(frame(b"%d" % number), number)
         stage.put_event(EndOfData(), number)
         stage.put_event(EndOfPartition(), number)
-    found = []
+    actual = []
     while (records := stage.poll()) is not None:
-        found += records
+        actual += records
         assert not stage.inputs.is_finished or stage.inputs.poll() is None
-    assert sorted(found) == [b"0", b"1"]
+    assert sorted(actual) == [b"0", b"1"]
     assert stage.inputs.is_finished
     again = Stage(takes_arrays=True, gathers=True)
     again.put(frame(b"x"))

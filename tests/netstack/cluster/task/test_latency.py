@@ -63,16 +63,16 @@ async def run(interval_s: float, parallelism: int = 1, config: NetworkConfig = S
     settings = StreamSettings(is_chaining_enabled=False, latency_interval_s=interval_s)
     job = StreamEnvironment("job", parallelism=parallelism, settings=settings, buffer_timeout_s=0.1)
     job.source(Paced, name="paced").rebalance().process(Slow, name="slow").rebalance().sink(Sink, name="sink")
-    async with running(job, config=config, ticks=trio.current_time) as found:
-        await found.wait()
-        return found
+    async with running(job, config=config, ticks=trio.current_time) as actual:
+        await actual.wait()
+        return actual
 
 
 @pytest.mark.usefixtures("_virtual")
 async def test_each_edge_and_the_way_from_the_source_are_measured(autojump_clock: MockClock) -> None:
-    found = await run(0.2)
-    slow, sink = (found.task(name).statistics().latencies for name in ("slow", "sink"))
-    assert found.task("paced").statistics().latencies == {}
+    actual = await run(0.2)
+    slow, sink = (actual.task(name).statistics().latencies for name in ("slow", "sink"))
+    assert actual.task("paced").statistics().latencies == {}
     assert slow.keys() == sink.keys() == {"input 0", "source 0"}
     assert 20 <= len(sink["source 0"]) <= 32, "one in 160 to 240 ms, of five seconds"
     assert slow["input 0"] == slow["source 0"], "it reads from the source"
@@ -84,10 +84,10 @@ async def test_each_edge_and_the_way_from_the_source_are_measured(autojump_clock
 
 @pytest.mark.usefixtures("_virtual")
 async def test_without_an_interval_there_are_none(autojump_clock: MockClock) -> None:
-    found = await run(0.0)
-    assert all(not task.statistics().latencies for task in found.tasks.values())
+    actual = await run(0.0)
+    assert all(not task.statistics().latencies for task in actual.tasks.values())
     assert all(
-        partition.statistics().events == 2 for task in found.tasks.values() for partition in task.open_partitions
+        partition.statistics().events == 2 for task in actual.tasks.values() for partition in task.open_partitions
     )
 
 
@@ -95,16 +95,16 @@ async def test_without_an_interval_there_are_none(autojump_clock: MockClock) -> 
 async def test_as_flink_there_are_none_unless_a_job_asks_for_more_than_the_default(autojump_clock: MockClock) -> None:
     sizes = {"segment_size_bytes": SMALL.segment_size_bytes, "memory_bytes": 8 * SMALL.memory_bytes}
     flink = NetworkConfig.flink(**sizes)
-    found = await run(DEFAULT_LATENCY_INTERVAL_S, config=flink)
-    assert all(not task.statistics().latencies for task in found.tasks.values())
-    found = await run(0.5, config=flink)
-    assert found.task("sink").statistics().latencies.keys() == {"input 0", "source 0"}
+    actual = await run(DEFAULT_LATENCY_INTERVAL_S, config=flink)
+    assert all(not task.statistics().latencies for task in actual.tasks.values())
+    actual = await run(0.5, config=flink)
+    assert actual.task("sink").statistics().latencies.keys() == {"input 0", "source 0"}
 
 
 @pytest.mark.usefixtures("_virtual")
 async def test_more_channels_make_no_more_markers(autojump_clock: MockClock) -> None:
-    found = await run(0.2, parallelism=3)
-    rows = [found.task("sink", subtask).statistics().latencies["source 0"] for subtask in range(3)]
+    actual = await run(0.2, parallelism=3)
+    rows = [actual.task("sink", subtask).statistics().latencies["source 0"] for subtask in range(3)]
     assert all(rows), "the next marker goes to the next consumer"
     assert sum(map(len, rows)) <= 3 * 32
 
@@ -126,11 +126,11 @@ def test_what_is_kept_is_exact_and_bounded(delays_us: Sequence[int]) -> None:
             assert isinstance(onwards, UserEvent)
     expected = [max(0, delay_us) for delay_us in delays_us][-HISTORY:]
     assert here.rows() == {"input 1": expected, "source 2": expected}
-    found = summary_us(expected)
-    assert found["max_us"] == max(expected)
+    actual = summary_us(expected)
+    assert actual["max_us"] == max(expected)
     for name, part in (("p50_us", 0.5), ("p99_us", 0.99)):
-        assert sum(each <= found[name] for each in expected) >= part * len(expected)
-        assert sum(each < found[name] for each in expected) < part * len(expected)
+        assert sum(each <= actual[name] for each in expected) >= part * len(expected)
+        assert sum(each < actual[name] for each in expected) < part * len(expected)
     assert merged_rows([here.rows(), {"input 1": "no row"}, here.rows()])["input 1"] == 2 * expected
 
 
@@ -160,8 +160,8 @@ def test_setting_the_clock_of_a_host_makes_no_latency(
         receiver = TaskLatencies(5, 1.0, sent.append, has_sources=True)
         receiver.on_marker(1, event.payload)
     apart_us = 0 if there == here else (receiver_ns - sender_ns) // 1000
-    (found,) = receiver.rows()["source 2"]
-    assert found == max(0, delay_us + apart_us)
+    (actual,) = receiver.rows()["source 2"]
+    assert actual == max(0, delay_us + apart_us)
 
 
 def test_the_steady_time_is_that_of_the_host_and_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,16 +193,16 @@ def test_quantiles_with_waiting_markers_are_lower_bounds_or_exact(
     """Each waiting marker has an age, and arrives some time later: no quantile ever falls below what was told."""
     if not measured and not waiting:
         return
-    told = summary_us(measured, [age for age, _ in waiting])
+    reported = summary_us(measured, [age for age, _ in waiting])
     ended = summary_us([*measured, *(age + more for age, more in waiting)])
-    assert (told["count"], told["waiting"]) == (len(measured), len(waiting))
+    assert (reported["count"], reported["waiting"]) == (len(measured), len(waiting))
     assert ended["at_least"] == []
     for name in ("p50_us", "p99_us", "max_us"):
-        assert told[name] <= ended[name]
-        if name not in told["at_least"]:
-            assert told[name] == ended[name]
-    assert waiting == [] or told["max_us"] >= max(age for age, _ in waiting)
-    assert "max_us" in told["at_least"] or not waiting, "it may stay for ever"
+        assert reported[name] <= ended[name]
+        if name not in reported["at_least"]:
+            assert reported[name] == ended[name]
+    assert waiting == [] or reported["max_us"] >= max(age for age, _ in waiting)
+    assert "max_us" in reported["at_least"] or not waiting, "it may stay for ever"
 
 
 class Stuck:
@@ -220,9 +220,9 @@ async def test_markers_in_queues_count_with_their_age(autojump_clock: MockClock,
     job = StreamEnvironment("job", parallelism=parallelism, settings=settings, buffer_timeout_s=0.1)
     job.source(Paced, name="paced").rebalance().sink(Stuck, name="stuck")
     oldest_us = 0
-    async with running(job, ticks=trio.current_time) as found:
+    async with running(job, ticks=trio.current_time) as actual:
         sources, sinks = (
-            [task for (name, _), task in found.tasks.items() if name == each] for each in ("paced", "stuck")
+            [task for (name, _), task in actual.tasks.items() if name == each] for each in ("paced", "stuck")
         )
         for at_s in range(1, 6):
             await trio.sleep_until(trio.current_time() + 1.0)

@@ -27,11 +27,11 @@ async def test_what_was_posted_runs_once_in_order_when_the_task_looks(autojump_c
 
 async def test_waking_is_not_urgent_and_an_alert_is(autojump_clock: MockClock) -> None:
     mailbox = Mailbox()
-    for tell, is_urgent in ((mailbox.wake, False), (mailbox.alert, True)):
+    for notify, is_urgent in ((mailbox.wake, False), (mailbox.alert, True)):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(mailbox.wait)
             await trio.testing.wait_all_tasks_blocked()
-            tell()
+            notify()
         assert mailbox.is_urgent is is_urgent
         mailbox.open()
 
@@ -47,7 +47,7 @@ async def test_reading_is_cancelled_by_what_is_urgent_only(autojump_clock: MockC
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
-        async def tell() -> None:
+        async def notify() -> None:
             await trio.sleep(1)
             mailbox.wake()
             await trio.sleep(1)
@@ -74,7 +74,7 @@ async def test_what_is_posted_while_a_source_reads_runs_at_once_and_is_urgent_be
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
-        async def tell() -> None:
+        async def notify() -> None:
             await trio.sleep(1)
             mailbox.post(lambda: seen.append(trio.current_time() - began))
 

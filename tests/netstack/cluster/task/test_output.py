@@ -35,16 +35,16 @@ async def outputs(count: int) -> AsyncIterator[tuple[NetworkEnvironment, TaskOut
             RecordWriter(manager.create_partition(f"p{index}", subpartitions=1), format="int64", buffer_timeout_s=0)
             for index in range(count)
         ]
-        told = [OutputInformation(EdgeId("source", f"p{index}"), format="int64") for index in range(count)]
-        yield manager, TaskOutput(writers, told, mailbox, manager.now), mailbox
+        reported = [OutputInformation(EdgeId("source", f"p{index}"), format="int64") for index in range(count)]
+        yield manager, TaskOutput(writers, reported, mailbox, manager.now), mailbox
     assert manager.statistics().pool.lent_segments == 0
 
 
 async def read(manager: NetworkEnvironment, name: str) -> list[int]:
     gate = await manager.open_gate([ChannelDescriptor(manager.address, name)])
-    found = [record async for record in RecordReader(gate, format="int64")]
+    actual = [record async for record in RecordReader(gate, format="int64")]
     gate.close()
-    return found
+    return actual
 
 
 def push(output: TaskOutput, record: int) -> bool:
@@ -80,12 +80,12 @@ async def test_what_finds_no_buffer_is_kept_and_written_in_order(autojump_clock:
         for late in range(number, number + 5):
             push(output, late)
         assert not output.edges[0].slices.is_empty
-        found: list[list[int]] = []
+        actual: list[list[int]] = []
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
             async def consume() -> None:
-                found.append(await read(manager, "p0"))
+                actual.append(await read(manager, "p0"))
 
             output.edges[0].target.push_batch(np.arange(number + 5, number + 500))
             await output.drain()
@@ -94,15 +94,15 @@ async def test_what_finds_no_buffer_is_kept_and_written_in_order(autojump_clock:
             while not output.is_consumed:
                 await mailbox.wait()
             output.finish()
-        assert found == [[*range(number + 500)]]
+        assert actual == [[*range(number + 500)]]
 
 
 async def test_every_consumer_gets_every_record_and_the_slowest_holds_back(autojump_clock: MockClock) -> None:
     async with outputs(2) as (manager, output, mailbox):
-        found: dict[str, list[int]] = {}
+        actual: dict[str, list[int]] = {}
 
         async def consume(name: str) -> None:
-            found[name] = await read(manager, name)
+            actual[name] = await read(manager, name)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(consume, "p0")
@@ -131,7 +131,7 @@ async def test_every_consumer_gets_every_record_and_the_slowest_holds_back(autoj
             while not output.is_consumed:
                 await mailbox.wait()
             output.finish()
-        assert found == {"p0": [*range(number)], "p1": [*range(number)]}
+        assert actual == {"p0": [*range(number)], "p1": [*range(number)]}
 
 
 async def test_a_sink_has_always_room(autojump_clock: MockClock) -> None:

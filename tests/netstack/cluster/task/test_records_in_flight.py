@@ -195,10 +195,10 @@ async def test_a_key_has_one_owner_whatever_the_format_makes_of_the_record(
 ) -> None:
     """Ints were sent to the owner of the int, and their state moved with that of the float."""
     before, after = (job_of(tmp_path, kind, format, "key_by", Counts, each, key) for each in (2, parallelism))
-    found = await restarted(before, after, tmp_path, SMALL)
-    owners = Counter(repr(key) for part in found for key, _ in part)
+    actual = await restarted(before, after, tmp_path, SMALL)
+    owners = Counter(repr(key) for part in actual for key, _ in part)
     assert set(owners.values()) == {1}
-    counts = {repr(key): count for part in found for key, count in part}
+    counts = {repr(key): count for part in actual for key, count in part}
     if kind == "tuple":
         assert counts == Counter(repr((f"u{number % 7}",)) for number in NUMBERS)
     else:
@@ -209,8 +209,8 @@ async def test_a_key_function_that_needs_what_the_format_drops_is_called_only_wh
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     jobs = [job_of(tmp_path, "named", "msgpack", "key_by", Keeps, each, user_of) for each in (2, 3)]
-    found = await restarted(jobs[0], jobs[0], tmp_path, SMALL)
-    assert sorted(number for part in found for _, number in part) == NUMBERS
+    actual = await restarted(jobs[0], jobs[0], tmp_path, SMALL)
+    assert sorted(number for part in actual for _, number in part) == NUMBERS
     with pytest.raises(StateMismatch, match=r"keeps cannot continue from .*chk-00000001: .*user_of fails for record 0"):
         await run_to_its_end(jobs[1], restore=1)
 

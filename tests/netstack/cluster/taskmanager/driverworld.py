@@ -54,18 +54,18 @@ class Driver:
 
     async def outcomes(self, *attempts: Attempt) -> dict[Attempt, str]:
         """How these ended: `finished`, `canceled`, or why they failed."""
-        found: dict[Attempt, str] = {}
-        while not found.keys() >= set(attempts):
+        actual: dict[Attempt, str] = {}
+        while not actual.keys() >= set(attempts):
             message = await self.link.receive()
             self.heard.append(message)
             match message:
                 case TaskStates(_, "canceled", canceled):
-                    found |= dict.fromkeys(canceled, "canceled")
+                    actual |= dict.fromkeys(canceled, "canceled")
                 case TaskFinished():
-                    found[message.attempt] = "finished"
+                    actual[message.attempt] = "finished"
                 case TaskFailed():
-                    found[message.attempt] = message.text
-        return found
+                    actual[message.attempt] = message.text
+        return actual
 
     async def running(self, *attempts: Attempt) -> None:
         """Waits until these run."""
@@ -74,17 +74,17 @@ class Driver:
             if isinstance(each, TaskStates) and each.state == "running":
                 missing -= set(each.attempts)
         while missing:
-            told = await self.next(TaskStates)
-            if told.state == "running":
-                missing -= set(told.attempts)
+            reported = await self.next(TaskStates)
+            if reported.state == "running":
+                missing -= set(reported.attempts)
 
     def states(self) -> list[tuple[str, int]]:
         """The batches of states that were told: (state, how many)."""
         return [(each.state, len(each.attempts)) for each in self.heard if isinstance(each, TaskStates)]
 
     def failure(self, attempt: Attempt) -> TaskFailed:
-        (found,) = [each for each in self.heard if isinstance(each, TaskFailed) and each.attempt == attempt]
-        return found
+        (actual,) = [each for each in self.heard if isinstance(each, TaskFailed) and each.attempt == attempt]
+        return actual
 
     def submit(self, *descriptors: TaskDeploymentDescriptor, job_id: str = JOB) -> None:
         self.link.send(SubmitTasks(job_id, tuple(descriptor.pack() for descriptor in descriptors)))

@@ -94,11 +94,11 @@ def test_parts_that_nobody_waits_for_are_dropped() -> None:
 
 async def test_a_place_is_tried_and_then_told_to_be_of_no_use() -> None:
     """One that is damaged, one that is not there; then the other end sends it itself, and hears that it was kept."""
-    said: list[Message] = []
+    text: list[Message] = []
     tried: list[str] = []
 
     def send(message: Message) -> None:
-        said.append(message)
+        text.append(message)
         if isinstance(message, FetchBlob):
             place = next((place for place in ("file:///a", "tcp://b:1") if place not in message.failed), "")
             if place:
@@ -118,12 +118,12 @@ async def test_a_place_is_tried_and_then_told_to_be_of_no_use() -> None:
     await fetcher.fetch(blob)
     assert blob.read() == DATA
     assert tried == ["file:///a", "tcp://b:1"]
-    assert said[1:3] == [FetchBlob(KEY, 0, ("file:///a",)), FetchBlob(KEY, 0, ("file:///a", "tcp://b:1"))]
-    assert said[-1] == BlobKept(KEY, is_kept=True)
+    assert text[1:3] == [FetchBlob(KEY, 0, ("file:///a",)), FetchBlob(KEY, 0, ("file:///a", "tcp://b:1"))]
+    assert text[-1] == BlobKept(KEY, is_kept=True)
     fetcher = BlobFetcher(send)
     with pytest.raises(BlobError, match="reading it from"):
         await fetcher.fetch(KeptBlob(KEY))
-    assert said[-1] == BlobKept(KEY, is_kept=False)
+    assert text[-1] == BlobKept(KEY, is_kept=False)
 
 
 class Link:

@@ -31,10 +31,10 @@ async def stopping(driver: Driver, folder: Path) -> None:
     await trio.sleep(0.055)
     barrier = encode_event(CheckpointBarrier(1))
     driver.link.send(TriggerCheckpoint(JOB, barrier, (TASK,), is_savepoint=True, stops=True))
-    told = await driver.next(CheckpointAcknowledged)
-    assert (told.attempt, told.checkpoint_id) == (TASK, 1)
-    path = Path(CheckpointStorage(folder).path(1)) / f"ticks-0.{told.crc32:08x}.state"
-    assert path.stat().st_size == told.size_bytes  # nothing else runs
+    reported = await driver.next(CheckpointAcknowledged)
+    assert (reported.attempt, reported.checkpoint_id) == (TASK, 1)
+    path = Path(CheckpointStorage(folder).path(1)) / f"ticks-0.{reported.crc32:08x}.state"
+    assert path.stat().st_size == reported.size_bytes  # nothing else runs
     await trio.sleep(60)
     assert not any(isinstance(each, TaskFinished) for each in driver.heard)
 

@@ -74,7 +74,7 @@ def test_allowed_names_are_loaded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("userjobs.jobs:trio.sleep_forever", "is trio.*, which is not allowed here"),
         ("userjobs.jobs:imported", "is trio.*:sleep_forever, which is not allowed here"),
@@ -91,8 +91,8 @@ def test_allowed_names_are_loaded() -> None:
         ),
     ],
 )
-def test_an_allowed_name_that_is_no_invokable_is_explained(name: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_allowed_name_that_is_no_invokable_is_explained(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         JOBS.load(name)
 
 

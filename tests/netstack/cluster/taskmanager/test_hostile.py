@@ -129,9 +129,9 @@ async def test_silent_strangers_keep_nobody_out(autojump_clock: MockClock) -> No
             strangers.append(await dial(daemon))
             await trio.lowlevel.checkpoint()
         await works(daemon)
-        found = await daemon.statistics()
-        assert found["unproven"] <= 4
-        assert found["refused"]["gave way to newer peers"] >= 46
+        actual = await daemon.statistics()
+        assert actual["unproven"] <= 4
+        assert actual["refused"]["gave way to newer peers"] >= 46
         for stream in strangers:
             stream.close()
 
@@ -233,9 +233,9 @@ async def waiting(daemon: TaskManager) -> tuple[ByteStream, FrameStream]:
 async def next_said(peer: FrameStream) -> list[Any]:
     """What is said next of the job that waited."""
     while True:
-        said = await peer.receive()
-        if said[0] != "Ping" and said[1] == OPEN[1]:
-            return list(said)
+        message = await peer.receive()
+        if message[0] != "Ping" and message[1] == OPEN[1]:
+            return list(message)
 
 
 async def test_a_deployment_before_its_run_is_open_waits_for_that(autojump_clock: MockClock) -> None:
@@ -249,10 +249,10 @@ async def test_a_deployment_before_its_run_is_open_waits_for_that(autojump_clock
         assert (await next_said(peer))[0] == "TaskStates"
         peer.send(["SubmitTasks", OPEN[1], [b""]])
         await peer.flush()
-        said = await next_said(peer)
-        while said[0] != "JobRefused":
-            said = await next_said(peer)
-        assert said[2].startswith("a task descriptor is malformed")
+        message = await next_said(peer)
+        while message[0] != "JobRefused":
+            message = await next_said(peer)
+        assert message[2].startswith("a task descriptor is malformed")
         stream.close()
 
 
@@ -267,8 +267,8 @@ async def test_jobs_that_come_and_go_without_end_are_a_few_lines(
             peer.send(["CloseJob", OPEN[1]])
             peer.send(OPEN)
         await peer.flush()
-        while (said := await next_said(peer))[0] != "JobOpened":
-            if said[0] == "JobRefused":  # the one before it has not ended yet, and there may be no later one
+        while (message := await next_said(peer))[0] != "JobOpened":
+            if message[0] == "JobRefused":  # the one before it has not ended yet, and there may be no later one
                 peer.send(OPEN)
                 await peer.flush()
         await trio.sleep(1.0)
@@ -289,9 +289,9 @@ async def test_deployments_before_their_run_is_open_are_bounded(autojump_clock: 
             for _ in range(1 + EARLY_BYTES // (1 << 20)):
                 peer.send_frame(many)
                 await peer.wait_room()
-            said = await next_said(peer)
-            assert said[0] == "JobRefused"
-            assert "is not open yet" in said[2]
+            message = await next_said(peer)
+            assert message[0] == "JobRefused"
+            assert "is not open yet" in message[2]
             nursery.cancel_scope.cancel()
         stream.close()
 
@@ -309,10 +309,10 @@ async def test_what_a_task_is_told_before_it_runs_is_bounded(
         peer.send(["OperatorEvent", OPEN[1], [1, 0, 0], {"stop": "still here"}])
         peer.send(["CloseJob", BEFORE[1]])
         await peer.flush()
-        said: list[Any] = []
-        while not {"TaskFailed", "TaskFinished"} <= {each[0] for each in said}:
-            said.append(await next_said(peer))
-        (failed,) = (each for each in said if each[0] == "TaskFailed")
+        message: list[Any] = []
+        while not {"TaskFailed", "TaskFinished"} <= {each[0] for each in message}:
+            message.append(await next_said(peer))
+        (failed,) = (each for each in message if each[0] == "TaskFailed")
         assert "bytes of events before it ran" in str(failed)
         assert "bytes of events before it ran; the limit is 1048576" in str(failed)
         stream.close()

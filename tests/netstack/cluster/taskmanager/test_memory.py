@@ -150,17 +150,17 @@ async def test_the_rest_is_all_that_is_free_when_there_is_enough(autojump_clock:
     await pool.acquire(1 << 19, timeout_s=0)
     assert await pool.acquire_rest(1 << 18) == 1 << 19
     assert pool.free_memory_bytes == 0
-    found: list[int] = []
+    actual: list[int] = []
 
     async def wait() -> None:
-        found.append(await pool.acquire_rest(1 << 30))  # as much as there is in all
+        actual.append(await pool.acquire_rest(1 << 30))  # as much as there is in all
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
-        assert not found
+        assert not actual
         pool.release(1 << 19)
         await trio.testing.wait_all_tasks_blocked()
-        assert not found
+        assert not actual
         pool.release(1 << 19)
-    assert found == [1 << 20]
+    assert actual == [1 << 20]

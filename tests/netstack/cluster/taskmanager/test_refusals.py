@@ -50,7 +50,7 @@ from netstack.network.connection.authentication import Secret
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (RemoteTask("t", 0, "subprocess:run"), "'subprocess:run' may not run on this TaskManager"),
         (task("ordinary"), "is no `async def`"),
@@ -63,11 +63,11 @@ from netstack.network.connection.authentication import Secret
         (task("hold", name="x" * 2000, subpartitions=1), "partition id"),
     ],
 )
-async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, said: str) -> None:
+async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, message: str) -> None:
     async with pair_open() as (daemon, client):
         run = await open_job(client)
         await run.deploy([task("echo", subtask=number) for number in range(2)])
-        with pytest.raises((RequestRefused, ConfigError), match=said):
+        with pytest.raises((RequestRefused, ConfigError), match=message):
             await run.deploy([bad])
         for subtask in range(2):
             run.tell("echo", subtask, {"stop": "still here"})
@@ -101,12 +101,12 @@ async def test_a_run_that_cannot_be_is_refused_at_once() -> None:
 
 async def test_settings_unknown_or_impossible_there_are_refused() -> None:
     async with pair_open() as (daemon, client):
-        for wrong, said in (
+        for wrong, message in (
             ({"colour": "red"}, "colour"),
             ({"segment_size_bytes": -1}, "segment_size_bytes"),
             ({"memory_bytes": "lots"}, "is not of type int"),
         ):
-            with pytest.raises(RequestRefused, match=said):
+            with pytest.raises(RequestRefused, match=message):
                 await open_job(client, network=wrong)
         assert is_empty(daemon)
 
@@ -222,9 +222,9 @@ async def test_who_works_for_a_jobmanager_is_not_adopted_and_clients_only_look()
         link.send(CloseJob("0123456789abcdef"))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
-            said = await link.receive()
-            assert isinstance(said, Refused)
-            assert "accepts CloseJob only from a JobManager" in said.text
+            message = await link.receive()
+            assert isinstance(message, Refused)
+            assert "accepts CloseJob only from a JobManager" in message.text
             nursery.cancel_scope.cancel()
 
 

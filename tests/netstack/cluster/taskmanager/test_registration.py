@@ -202,9 +202,9 @@ async def test_what_is_said_of_a_task_before_it_is_there_is_not_lost() -> None:
         driver.link.send(TriggerCheckpoint(JOB, barrier, ((0, 0, 0),), is_savepoint=False, stops=False))
         driver.link.send(UpdateGate(JOB, ((0, 1, 0),), 0, NO_DESCRIPTORS))
         driver.link.send(CancelTasks(JOB, ((0, 2, 0),)))
-        found = await driver.outcomes((0, 0, 0), (0, 1, 0), (0, 2, 0))
-        assert (found[0, 0, 0], found[0, 2, 0]) == ("finished", "canceled")
-        assert "deploy it when the producers of all its gates are known" in found[0, 1, 0]
+        actual = await driver.outcomes((0, 0, 0), (0, 1, 0), (0, 2, 0))
+        assert (actual[0, 0, 0], actual[0, 2, 0]) == ("finished", "canceled")
+        assert "deploy it when the producers of all its gates are known" in actual[0, 1, 0]
         declined = [each for each in driver.heard if isinstance(each, CheckpointDeclined)]
         assert [each.checkpoint_id for each in declined] == [7]
 
@@ -219,9 +219,9 @@ async def test_states_of_many_come_in_few_messages(autojump_clock: MockClock) ->
         await driver.running(*attempts)
         driver.link.send(CancelTasks(JOB, tuple(attempts)))
         await driver.outcomes(*attempts)
-        told = driver.states()
-        assert sum(count for state, count in told if state == "running") == 500
-        assert len(told) < 100
+        reported = driver.states()
+        assert sum(count for state, count in reported if state == "running") == 500
+        assert len(reported) < 100
 
 
 async def test_words_about_jobs_and_attempts_that_are_not_there_are_ignored(autojump_clock: MockClock) -> None:
@@ -250,10 +250,10 @@ async def test_a_bad_task_fails_alone_and_says_whether_another_attempt_may_help(
             task("fail", (3, 0, 0), parameters={"how": "error"}),
             task("fail", (4, 0, 0), parameters={"how": "exit"}),
         )
-        found = await driver.outcomes(*((vertex, 0, 0) for vertex in range(1, 5)))
-        assert "cannot be imported" in found[1, 0, 0]
-        assert "may not run on this TaskManager" in found[2, 0, 0]
-        assert "no more paper" in found[3, 0, 0]
+        actual = await driver.outcomes(*((vertex, 0, 0) for vertex in range(1, 5)))
+        assert "cannot be imported" in actual[1, 0, 0]
+        assert "may not run on this TaskManager" in actual[2, 0, 0]
+        assert "no more paper" in actual[3, 0, 0]
         recoverable = {vertex: driver.failure((vertex, 0, 0)).is_recoverable for vertex in range(1, 5)}
         assert recoverable == {1: False, 2: False, 3: True, 4: True}
         assert driver.failure((4, 0, 0)).kind == "SystemExit"
@@ -365,8 +365,8 @@ async def test_a_package_that_a_job_brings_along_runs_only_where_that_is_allowed
                 driver.link.send(blob_parts(key, data, 0))
                 assert (await driver.next(TaskFinished)).results == {"x": 42}
             else:
-                found = await driver.outcomes((0, 0, 0))
-                assert "start it with --allow-submitted" in found[0, 0, 0]
+                actual = await driver.outcomes((0, 0, 0))
+                assert "start it with --allow-submitted" in actual[0, 0, 0]
 
 
 async def test_progress_is_told_while_something_changes(autojump_clock: MockClock) -> None:
@@ -375,8 +375,8 @@ async def test_progress_is_told_while_something_changes(autojump_clock: MockCloc
         await driver.open_job(address=manager.address)
         producer = (3, 0, 0)
         driver.submit(task("hold", producer, partitions=produces(producer)))
-        told = await driver.next(JobProgress)
-        assert told.vertices == {"3": {"records_in": 0, "records_out": 1, "tasks": 1}}
+        reported = await driver.next(JobProgress)
+        assert reported.vertices == {"3": {"records_in": 0, "records_out": 1, "tasks": 1}}
         with pytest.raises(trio.TooSlowError), trio.fail_after(10):
             await driver.next(JobProgress)
 
@@ -391,8 +391,8 @@ async def test_the_end_of_a_task_has_its_counts_and_progress_no_longer_has_them(
         while (await driver.next(JobProgress)).vertices != {"3": {"records_in": 0, "records_out": 2, "tasks": 2}}:
             pass
         driver.link.send(OperatorEvent(JOB, producer, {"go": True}))
-        told = await driver.next(TaskFinished)
-        assert (told.records_in, told.records_out) == (0, 2)
+        reported = await driver.next(TaskFinished)
+        assert (reported.records_in, reported.records_out) == (0, 2)
         before = [each.vertices for each in driver.heard if isinstance(each, JobProgress)]
         assert before[-1] == {"3": {"records_in": 0, "records_out": 1, "tasks": 1}}
 

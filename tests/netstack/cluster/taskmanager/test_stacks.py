@@ -50,9 +50,9 @@ def test_a_line_is_told_with_its_task_and_operator() -> None:
         "rows": [["m", __file__, "written_stack", first, first + 9]],
     }
     assert table.add(json.dumps(line))
-    found = table.located(frames)
-    assert (found["task"], found["subtask"], found["operator"]) == ("map", 2, "m")
-    assert (found["file"], found["function"]) == (__file__, "written_stack")
+    actual = table.located(frames)
+    assert (actual["task"], actual["subtask"], actual["operator"]) == ("map", 2, "m")
+    assert (actual["file"], actual["function"]) == (__file__, "written_stack")
     table.forget("j")
     assert "operator" not in table.located(frames)
     assert table.located([]) == {}

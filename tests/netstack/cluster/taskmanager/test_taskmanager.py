@@ -112,9 +112,9 @@ async def test_tasks_and_the_coordinator_talk() -> None:
         await run.deploy([task("echo", subtask=number) for number in range(2)])
         for number in range(50):
             run.tell("echo", number % 2, {"number": number})
-        heard = [await run.next_event() for _ in range(50)]
+        received = [await run.next_event() for _ in range(50)]
         for subtask in range(2):
-            mine = [each.message["heard"]["number"] for each in heard if each.subtask == subtask]  # type: ignore[union-attr]
+            mine = [each.message["heard"]["number"] for each in received if each.subtask == subtask]  # type: ignore[union-attr]
             assert mine == list(range(subtask, 50, 2))
         run.tell("echo", 0, {"stop": "enough"})
         event = await run.next_event()
@@ -145,10 +145,10 @@ async def test_statistics_of_a_daemon_and_its_runs() -> None:
         )
         await run.next_event()
         await run.next_event()
-        found = await daemon.statistics()
-        assert {"uptime_s", "cpu_s", "slots", "hostname", "pid", "refused"} <= set(found)
-        assert (found["slots"], found["free_slots"]) == (4, 3), "both tasks are in one slot"
-        (row,) = found["jobs"]
+        actual = await daemon.statistics()
+        assert {"uptime_s", "cpu_s", "slots", "hostname", "pid", "refused"} <= set(actual)
+        assert (actual["slots"], actual["free_slots"]) == (4, 3), "both tasks are in one slot"
+        (row,) = actual["jobs"]
         assert (row["name"], row["slots"]) == ("holding", 1)
         assert row["tasks"] == {"hold-0": "running", "read_forever-0": "running"}
         assert row["metrics"]
@@ -174,10 +174,10 @@ async def test_statistics_that_do_not_fit_a_frame_come_without_details(monkeypat
 
         monkeypatch.setattr(type(daemon), "statistics", large)
         async with open_client(daemon.address) as looking:  # while the TaskManager works for another one
-            found = await looking.statistics()
-        assert found["is_shortened"]
-        assert found["jobs"][0]["metrics"] == {}
-        assert found["slots"] == 4
+            actual = await looking.statistics()
+        assert actual["is_shortened"]
+        assert actual["jobs"][0]["metrics"] == {}
+        assert actual["slots"] == 4
 
 
 # ------------------------------------------------------------------------------------------------- tasks that fail
@@ -212,7 +212,7 @@ async def test_a_task_that_raises_is_told_and_nothing_else_ends(how: str, kind: 
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [
         ("object", "cannot be sent to another process"),
         ("tuple keys", "cannot be sent to another process"),
@@ -221,7 +221,7 @@ async def test_a_task_that_raises_is_told_and_nothing_else_ends(how: str, kind: 
         ("number", "cannot be sent to another process"),
     ],
 )
-async def test_a_result_that_cannot_travel_is_a_failure(what: str, said: str) -> None:
+async def test_a_result_that_cannot_travel_is_a_failure(what: str, message: str) -> None:
     async with pair_open() as (_, client):
         run = await open_job(client)
         await run.deploy(
@@ -229,7 +229,7 @@ async def test_a_result_that_cannot_travel_is_a_failure(what: str, said: str) ->
         )
         events = {event.subtask: event for event in (await ended(run), await ended(run))}
         assert isinstance(events[0], Failed)
-        assert (events[0].kind, said in events[0].text) == ("ConfigError", True), events[0].text
+        assert (events[0].kind, message in events[0].text) == ("ConfigError", True), events[0].text
         assert events[1] == Ended("result", 1, {"a": [1, 2.5, None, True, b"bytes", {"b": {}}]})
 
 
@@ -237,16 +237,16 @@ async def test_what_a_task_cannot_say_is_its_own_error() -> None:
     async with pair_open() as (_, client):
         run = await open_job(client)
         await run.deploy([task("says")])
-        said = [await run.next_event() for _ in range(6)]
+        text = [await run.next_event() for _ in range(6)]
         assert all(
             "cannot be sent" in each.message["refused"] or "the limit is" in each.message["refused"]
-            for each in said[:5]
+            for each in text[:5]
         )  # type: ignore[union-attr]
-        assert isinstance(said[5], Ended)
+        assert isinstance(text[5], Ended)
 
 
 async def test_consumers_learn_of_a_producer_that_fails_or_leaves_its_partition_unfinished() -> None:
-    for attribute, said in (("fail", "no more paper"), ("leave_open", "ended before it had finished")):
+    for attribute, message in (("fail", "no more paper"), ("leave_open", "ended before it had finished")):
         async with pair_open() as (_, client), pair_open() as (_, other):
             number = job_id()
             run, reading = await open_job(client, job_id=number), await open_job(other, job_id=number)
@@ -254,4 +254,4 @@ async def test_consumers_learn_of_a_producer_that_fails_or_leaves_its_partition_
             await reading.deploy([task("count", gates=reads((run, attribute, 0)))])
             event = await ended(reading)
             assert isinstance(event, Failed)
-            assert (event.is_secondary, said in event.text) == (True, True), event.text
+            assert (event.is_secondary, message in event.text) == (True, True), event.text

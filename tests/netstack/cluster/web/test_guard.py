@@ -22,10 +22,10 @@ async def request(
 ) -> tuple[int, str, Any]:
     """Status, headers and document; a status of 0 if nothing came."""
     parts = urlsplit(url)
-    told = [f"Host: {parts.netloc if host is None else host}", "Connection: close", *headers]
+    reported = [f"Host: {parts.netloc if host is None else host}", "Connection: close", *headers]
     if body and not any(each.startswith("Transfer-Encoding") for each in headers):
-        told.append(f"Content-Length: {len(body)}")
-    data = "\r\n".join([f"{line} HTTP/1.1", *told, "", ""]).encode() + body
+        reported.append(f"Content-Length: {len(body)}")
+    data = "\r\n".join([f"{line} HTTP/1.1", *reported, "", ""]).encode() + body
 
     def talk() -> bytes:
         assert parts.port is not None
@@ -49,8 +49,8 @@ async def request(
 )
 async def test_who_is_asked_under_a_foreign_name_answers_nothing(host: str) -> None:
     async with running(may_change=True) as (manager, url, job_id):
-        status, _, told = await request(url, f"PATCH /jobs/{job_id}?mode=cancel", host=host)
-        assert status in (400, 421), told
+        status, _, reported = await request(url, f"PATCH /jobs/{job_id}?mode=cancel", host=host)
+        assert status in (400, 421), reported
         assert job_id in manager.dispatcher.running
         assert (await request(url, "GET /overview", host=host))[0] in (400, 421)
 
@@ -76,8 +76,8 @@ async def test_its_own_names_and_any_address_are_answered(host: str) -> None:
 async def test_a_page_of_others_changes_nothing(headers: list[str]) -> None:
     async with running(may_change=True) as (manager, url, job_id):
         for line in (f"PATCH /jobs/{job_id}?mode=cancel", f"POST /jobs/{job_id}/savepoints"):
-            status, _, told = await request(url, line, *headers)
-            assert (status, len(told["errors"])) == (403, 1)
+            status, _, reported = await request(url, line, *headers)
+            assert (status, len(reported["errors"])) == (403, 1)
         assert job_id in manager.dispatcher.running
         place = urlsplit(url).netloc
         assert (await request(url, f"PATCH /jobs/{job_id}?mode=cancel", f"Origin: http://{place}"))[0] == 202
@@ -92,8 +92,8 @@ async def test_long_bodies_and_names_are_refused_and_say_little(caplog: pytest.L
         assert (await request(url, save, "Transfer-Encoding: chunked", body=2 * chunk + b"0\r\n\r\n"))[0] == 413
         assert (await request(url, save, body=b"[" * (MAX_BODY_BYTES - 1)))[0] == 400
         for bad in (b"{", b"\xff", b"nul"):
-            status, _, told = await request(url, save, body=bad)
-            assert (status, told["errors"][0].startswith("the body is not JSON")) == (400, True)
+            status, _, reported = await request(url, save, body=bad)
+            assert (status, reported["errors"][0].startswith("the body is not JSON")) == (400, True)
         for line in (
             f"GET /jobs/{job_id}/vertices/{'9' * 5000}",
             f"GET /jobs/{job_id}?x={'y' * 5000}",
@@ -113,8 +113,8 @@ async def test_a_request_that_breaks_is_a_line_and_breaks_alone(
     async with running() as (_, url, _):
         monkeypatch.setattr("netstack.cluster.web.flink.overview", breaks)
         for _ in range(100):
-            status, _, told = await request(url, "GET /overview")
-            assert (status, told["errors"]) == (
+            status, _, reported = await request(url, "GET /overview")
+            assert (status, reported["errors"]) == (
                 500,
                 ["the JobManager failed to serve this request; its log has the error"],
             )

@@ -39,7 +39,7 @@ IS_FOCUSED = "document.activeElement.dataset.key"
 
 def said(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:
     """Every channel by its producer, consumer and subpartition, as the networks of both processes tell it."""
-    found: dict[str, dict[str, str]] = {}
+    actual: dict[str, dict[str, str]] = {}
     networks = [
         job.environment.statistics()
         for each in taskmanagers
@@ -50,7 +50,7 @@ def said(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:
         for gate in network.gates:
             for channel in gate.channels:  # all to all: a subpartition is for the consumer of the same number
                 producer = channel.partition_id.rpartition("/")[2].partition(".")[0]
-                found[f"{producer}-{channel.subpartition}-{channel.subpartition}"] = {
+                actual[f"{producer}-{channel.subpartition}-{channel.subpartition}"] = {
                     "queued": str(channel.queued_buffers),
                     "exclusive": str(channel.exclusive),
                     "freeexclusive": str(channel.free_exclusive),
@@ -66,14 +66,14 @@ def said(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:
         for partition in network.partitions:
             producer = partition.partition_id.rpartition("/")[2].partition(".")[0]
             for number, subpartition in enumerate(partition.subpartitions):
-                found.setdefault(f"{producer}-{number}-{number}", {}).update(
+                actual.setdefault(f"{producer}-{number}-{number}", {}).update(
                     {
                         "credit": str(credits.get((partition.partition_id, number))),
                         "backlog": str(subpartition.backlog_buffers),
                         "sending": str(subpartition.queued_buffers),
                     }
                 )
-    return found
+    return actual
 
 
 async def at_rest(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:

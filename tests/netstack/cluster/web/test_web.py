@@ -69,10 +69,10 @@ async def test_durations_survive_a_jump_of_the_clock(jump_s: float, monkeypatch:
 
 
 def test_backpressure_is_told_as_flink_tells_it() -> None:
-    told = {"attempt": 0, "busy": 300, "idle": 100, "backpressured": 600}
-    found = flink.backpressure({"subtasks": [{"subtask": 0, **told}, {"subtask": 1, "attempt": 0}]})
-    assert (found["status"], found["backpressureLevel"]) == ("ok", "high")
-    (first,) = found["subtasks"]
+    reported = {"attempt": 0, "busy": 300, "idle": 100, "backpressured": 600}
+    actual = flink.backpressure({"subtasks": [{"subtask": 0, **reported}, {"subtask": 1, "attempt": 0}]})
+    assert (actual["status"], actual["backpressureLevel"]) == ("ok", "high")
+    (first,) = actual["subtasks"]
     assert (first["subtask"], first["ratio"], first["busyRatio"], first["idleRatio"]) == (0, 0.6, 0.3, 0.1)
     assert flink.backpressure({"subtasks": []})["status"] == "deprecated", "Flink's word for: not known yet"
 
@@ -89,17 +89,17 @@ async def test_failures_are_told_as_flink_tells_them() -> None:
         job_id = (await user.ask("submit", document=document(pipeline(restart=restart))))["job_id"]
         async with open_web(manager, "127.0.0.1:0") as url:
             await tm.until(lambda: len(tm.tasks) == 4)
-            _, found = await ask(f"{url}/jobs/{job_id}/exceptions")
-            assert (found["root-exception"], found["timestamp"]) == (None, -1)
-            assert found["exceptionHistory"] == {"entries": [], "truncated": False}
+            _, actual = await ask(f"{url}/jobs/{job_id}/exceptions")
+            assert (actual["root-exception"], actual["timestamp"]) == (None, -1)
+            assert actual["exceptionHistory"] == {"entries": [], "truncated": False}
             tm.fail((0, 0, 0), "first")
             await tm.until(lambda: {attempt for _, _, attempt in tm.tasks} == {1} and len(tm.tasks) == 4)
             tm.fail((1, 1, 1), "second", report=report)
             await manager.dispatcher.records[job_id].ended.wait()
-            _, found = await ask(f"{url}/jobs/{job_id}/exceptions")
-            newest, oldest = found["exceptionHistory"]["entries"]
-            assert found["root-exception"] == lines
-            assert found["timestamp"] == newest["timestamp"] >= oldest["timestamp"] > 0
+            _, actual = await ask(f"{url}/jobs/{job_id}/exceptions")
+            newest, oldest = actual["exceptionHistory"]["entries"]
+            assert actual["root-exception"] == lines
+            assert actual["timestamp"] == newest["timestamp"] >= oldest["timestamp"] > 0
             assert newest | {"timestamp": 0} == {
                 "exceptionName": "KeyError",
                 "stacktrace": lines,
@@ -111,12 +111,12 @@ async def test_failures_are_told_as_flink_tells_them() -> None:
                 "concurrentExceptions": [],
             }
             assert oldest["stacktrace"].endswith("ValueError: first"), "what has no lines is told by its text"
-            (first, _) = found["all-exceptions"]
+            (first, _) = actual["all-exceptions"]
             assert (first["exception"], first["task"], first["location"]) == (lines, newest["taskName"], "left")
-            assert not found["truncated"]
-            _, found = await ask(f"{url}/jobs/{job_id}/exceptions?maxExceptions=1")
-            assert len(found["exceptionHistory"]["entries"]) == len(found["all-exceptions"]) == 1
-            assert found["exceptionHistory"]["truncated"]
+            assert not actual["truncated"]
+            _, actual = await ask(f"{url}/jobs/{job_id}/exceptions?maxExceptions=1")
+            assert len(actual["exceptionHistory"]["entries"]) == len(actual["all-exceptions"]) == 1
+            assert actual["exceptionHistory"]["truncated"]
             assert (await ask(f"{url}/jobs/{job_id}/exceptions?maxExceptions=all"))[0] == 400
             own = (await ask(f"{url}/netstack/jobs/{job_id}"))[1]["failures"]
             assert [each["traceback"] for each in own] == ["", lines]
@@ -131,8 +131,8 @@ async def test_what_is_not_there_is_told() -> None:
             "/taskmanagers/nobody",
             f"/jobs/{job_id}/savepoints/x",
         ):
-            status, told = await ask(url + path)
-            assert (status, len(told["errors"])) == (404, 1), path
+            status, reported = await ask(url + path)
+            assert (status, len(reported["errors"])) == (404, 1), path
 
 
 async def test_it_only_shows_unless_told_otherwise() -> None:
@@ -144,11 +144,11 @@ async def test_it_only_shows_unless_told_otherwise() -> None:
         assert (await ask(f"{url}/jobs/{job_id}?mode=kill", method="PATCH"))[0] == 400
         status, asked = await ask(f"{url}/jobs/{job_id}/savepoints", method="POST")
         assert status == 202
-        found = {"status": {"id": "IN_PROGRESS"}}
-        while found["status"]["id"] == "IN_PROGRESS":
+        actual = {"status": {"id": "IN_PROGRESS"}}
+        while actual["status"]["id"] == "IN_PROGRESS":
             await trio.sleep(0.02)
-            found = (await ask(f"{url}/jobs/{job_id}/savepoints/{asked['request-id']}"))[1]
-        assert "checkpoint" in found["operation"]["failure-cause"]["stack-trace"], "this job takes none"
+            actual = (await ask(f"{url}/jobs/{job_id}/savepoints/{asked['request-id']}"))[1]
+        assert "checkpoint" in actual["operation"]["failure-cause"]["stack-trace"], "this job takes none"
         assert await ask(f"{url}/jobs/{job_id}?mode=cancel", method="PATCH") == (202, {})
         await manager.dispatcher.records[job_id].ended.wait()
         assert (await ask(f"{url}/jobs"))[1]["jobs"][0]["status"] == "CANCELED"
@@ -214,7 +214,7 @@ async def is_asked_for_details(user: Client, tm: ScriptedTaskManager) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("reported", "why"),
     [
         ({"network": {b"bytes": [1]}}, "network has bytes"),
         ({"free_memory_bytes": float("inf")}, "free_memory_bytes has the number inf"),
@@ -222,7 +222,7 @@ async def is_asked_for_details(user: Client, tm: ScriptedTaskManager) -> None:
         ({"network": {"connections": [{"peer": "x" * 1025}]}}, "network has a text of 1025 characters"),
     ],
 )
-async def test_a_peer_that_says_odd_things_of_itself_is_named_and_lost(told: dict[str, Any], why: str) -> None:
+async def test_a_peer_that_says_odd_things_of_itself_is_named_and_lost(reported: dict[str, Any], why: str) -> None:
     async with (
         running() as (manager, url, job_id),
         taskmanager(manager, name="odd", pid={b"x": float("nan")}) as odd,
@@ -230,11 +230,11 @@ async def test_a_peer_that_says_odd_things_of_itself_is_named_and_lost(told: dic
     ):
         await is_asked_for_details(user, odd)
         plain = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": {}, "took_s": 0.0}
-        odd.link.send(Statistics(1, {**plain, **told}))
+        odd.link.send(Statistics(1, {**plain, **reported}))
         await odd.ended.wait()
-        shown = {each["name"]: each for each in (await user.ask("look"))["taskmanagers"]}["odd"]
-        assert shown["pid"] is None
-        assert why in shown["gone"]
+        displayed = {each["name"]: each for each in (await user.ask("look"))["taskmanagers"]}["odd"]
+        assert displayed["pid"] is None
+        assert why in displayed["gone"]
         assert (await ask(f"{url}/netstack/history"))[0] == 200
         assert job_id in manager.dispatcher.running
 
@@ -269,13 +269,13 @@ async def test_details_that_cannot_be_drawn_are_refused_and_others_are_shown(cha
         document = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": jobs, "took_s": 0.0}
         await is_asked_for_details(user, odd)
         odd.link.send(Statistics(1, document))
-        shown: dict[str, Any] = {}
-        while not shown.get("gone") and "memory_bytes" not in shown:
+        displayed: dict[str, Any] = {}
+        while not displayed.get("gone") and "memory_bytes" not in displayed:
             await trio.sleep(0.02)
             taskmanagers = (await user.ask("look"))["taskmanagers"]
-            shown = {each["name"]: each for each in taskmanagers}.get("odd", {})
-        assert bool(shown["gone"]) == bool(why)
-        assert why in shown["gone"]
+            displayed = {each["name"]: each for each in taskmanagers}.get("odd", {})
+        assert bool(displayed["gone"]) == bool(why)
+        assert why in displayed["gone"]
         assert (await ask(f"{url}/netstack/jobs/{job_id}"))[0] == 200
 
 

@@ -34,8 +34,8 @@ def lent_of(pool: LocalBufferPool, *pieces: bytes | bytearray, told: list[str] |
 
 def test_a_lent_buffer_is_built_once_where_it_lies(pool: LocalBufferPool) -> None:
     memory = bytearray(b"abcdef")
-    told: list[str] = []
-    lent = lent_of(pool, memory, told=told)
+    reported: list[str] = []
+    lent = lent_of(pool, memory, told=reported)
     assert (lent.is_finished, lent.has_data(), lent.is_returned) == (True, True, False)
     assert lent.snapshot() == b"abcdef"
     assert lent.unread_bytes == 6
@@ -50,9 +50,9 @@ def test_a_lent_buffer_is_built_once_where_it_lies(pool: LocalBufferPool) -> Non
     assert lent.snapshot() == b""
     assert lent.unread_bytes == 0
     lent.close()
-    assert (lent.is_returned, told) == (False, [])
+    assert (lent.is_returned, reported) == (False, [])
     buffer.recycle()
-    assert (lent.is_returned, told) == (True, ["back"])
+    assert (lent.is_returned, reported) == (True, ["back"])
     assert pool.statistics().used == 0
 
 
@@ -98,9 +98,9 @@ def test_detach_says_when_the_bytes_are_on_their_way(pool: LocalBufferPool) -> N
 
 
 def test_a_lent_buffer_dropped_from_the_queue_gives_everything_back(pool: LocalBufferPool) -> None:
-    told: list[str] = []
-    lent = lent_of(pool, b"abc", told=told)
+    reported: list[str] = []
+    lent = lent_of(pool, b"abc", told=reported)
     lent.close()
     lent.close()
-    assert (lent.is_returned, told) == (True, ["back"])
+    assert (lent.is_returned, reported) == (True, ["back"])
     assert pool.statistics().used == 0

@@ -70,33 +70,33 @@ def test_a_pool_that_found_the_memory_empty_is_told_when_some_returns(bounds: tu
     greedy = network.create_pool(1, 4)
     held = take(greedy, 4)
     late = network.create_pool(*bounds)
-    told: list[str] = []
-    late.on_available = lambda: told.append("available")
+    reported: list[str] = []
+    late.on_available = lambda: reported.append("available")
     assert late.try_acquire() is None
     greedy.recycle(held[0])
-    assert told == ["available"]
+    assert reported == ["available"]
     assert late.is_available
     assert late.try_acquire() is not None
 
 
 def test_available_is_told_on_the_edge_only() -> None:
     pool = NetworkBufferPool(2, SIZE).create_pool(1, 2)
-    told: list[str] = []
-    pool.on_available = lambda: told.append("available")
+    reported: list[str] = []
+    pool.on_available = lambda: reported.append("available")
     first, second = take(pool, 2)
     pool.recycle(first)
-    assert told == ["available"]
+    assert reported == ["available"]
     pool.recycle(second)
-    assert told == ["available"]
+    assert reported == ["available"]
     take(pool, 2)
     pool.recycle(first)
-    assert told == ["available"] * 2
+    assert reported == ["available"] * 2
 
 
 def test_the_quota_gates_availability_and_nothing_else() -> None:
     pool = NetworkBufferPool(8, SIZE).create_pool(2, 8, subpartitions=2, max_buffers_per_channel=2)
-    told: list[str] = []
-    pool.on_available = lambda: told.append("available")
+    reported: list[str] = []
+    pool.on_available = lambda: reported.append("available")
     zero = take(pool, 1, 0)
     assert pool.is_available
     zero += take(pool, 1, 0)
@@ -107,17 +107,17 @@ def test_the_quota_gates_availability_and_nothing_else() -> None:
     assert not pool.is_available  # 0 is still over
     pool.recycle(zero[0], 0)
     assert not pool.is_available
-    assert told == []
+    assert reported == []
     pool.recycle(zero[1], 0)
     assert pool.is_available
-    assert told == ["available"]
+    assert reported == ["available"]
 
 
 def test_overdraft_is_granted_but_never_makes_available() -> None:
     network = NetworkBufferPool(10, SIZE)
     pool = network.create_pool(1, 2, max_overdraft=2)
-    told: list[str] = []
-    pool.on_available = lambda: told.append("available")
+    reported: list[str] = []
+    pool.on_available = lambda: reported.append("available")
     held = take(pool, 2)
     assert not pool.is_available
     assert pool.try_acquire() is None, "it is for those who ask for it"
@@ -134,10 +134,10 @@ def test_overdraft_is_granted_but_never_makes_available() -> None:
         assert pool.statistics().overdraft == expected_overdraft
         assert pool.statistics().available == 0  # it went to the network pool
         assert not pool.is_available
-    assert told == []
+    assert reported == []
     pool.recycle(held.pop())
     assert pool.is_available
-    assert told == ["available"]
+    assert reported == ["available"]
 
 
 @pytest.mark.parametrize("count", range(8))

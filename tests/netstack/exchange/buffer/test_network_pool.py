@@ -161,14 +161,14 @@ def test_destroying_one_pool_serves_another_that_waits() -> None:
     first = network.create_pool(1, 4)
     held = take(first, 4)
     second = network.create_pool(2, 4)
-    told: list[str] = []
-    second.on_available = lambda: told.append("available")
+    reported: list[str] = []
+    second.on_available = lambda: reported.append("available")
     assert second.try_acquire() is None
     first.destroy()
-    assert told == []
+    assert reported == []
     assert second.size == 4
     first.recycle(held.pop())
-    assert told == ["available"]
+    assert reported == ["available"]
     assert second.try_acquire() is not None
 
 

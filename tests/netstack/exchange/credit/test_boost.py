@@ -112,13 +112,13 @@ def test_the_backlog_is_what_waits_and_what_is_hoped_for_is_told_apart() -> None
     stage.drain()
     stage.link.run()
     queued = stage.partition.statistics().queued_buffers
-    found = stage.gate.statistics()
-    assert found.sender_expected == EXPECTED_BUFFERS
-    assert found.sender_backlog <= 20
-    assert abs(found.sender_backlog - queued) <= stage.credit() + 1, (found.sender_backlog, queued)
+    actual = stage.gate.statistics()
+    assert actual.sender_expected == EXPECTED_BUFFERS
+    assert actual.sender_backlog <= 20
+    assert abs(actual.sender_backlog - queued) <= stage.credit() + 1, (actual.sender_backlog, queued)
     stage.drain_all()
-    found = stage.gate.statistics()
-    assert (found.sender_backlog, found.sender_expected) == (0, EXPECTED_BUFFERS)
+    actual = stage.gate.statistics()
+    assert (actual.sender_backlog, actual.sender_expected) == (0, EXPECTED_BUFFERS)
     stage.fall_silent()
     stage.close()
 

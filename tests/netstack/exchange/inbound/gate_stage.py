@@ -119,7 +119,7 @@ class Stage:
 
 def turns(gate: SingleInputGate | UnionInputGate, limit: int = 1000) -> list[int]:
     """The channel of each buffer until there is none."""
-    found: list[int] = []
-    while len(found) < limit and (buffer := gate.poll()) is not None:
-        found.append(buffer.channel_index)
-    return found
+    actual: list[int] = []
+    while len(actual) < limit and (buffer := gate.poll()) is not None:
+        actual.append(buffer.channel_index)
+    return actual

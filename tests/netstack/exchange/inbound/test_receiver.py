@@ -97,13 +97,13 @@ class Stage:
     def collect(self) -> list[AddCredit]:
         batch = OutgoingBatch()
         self.receiver.collect(batch)
-        found = []
+        actual = []
         for piece in batch.pieces:
             _, _, kind, channel, *_ = self.codec.parse_header(memoryview(piece), 0)
             frame = self.codec.decode_control(kind, channel, bytes(piece[self.codec.header_bytes :]))
             assert isinstance(frame, AddCredit)
-            found.append(frame)
-        return found
+            actual.append(frame)
+        return actual
 
     def poll(self) -> tuple[int, bytes] | None:
         buffer = self.gate.poll()

@@ -89,11 +89,11 @@ class Stage:
         self.sequence[number] += 1
 
     def read(self, number: int) -> list[bytes]:
-        found = []
+        actual = []
         while (buffer := self.gates[number].poll()) is not None:
-            found.append(bytes(buffer.memory))
+            actual.append(bytes(buffer.memory))
             buffer.recycle()
-        return found
+        return actual
 
     def assert_all_home(self) -> None:
         for gate in self.gates:

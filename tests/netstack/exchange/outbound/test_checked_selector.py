@@ -42,9 +42,9 @@ class Rotating(RoundRobinSelector):
 
 
 def set_up(selector: ChannelSelector, channels: int = 3) -> ChannelSelector:
-    found = checked(selector)
-    found.setup(channels)
-    return found
+    actual = checked(selector)
+    actual.setup(channels)
+    return actual
 
 
 def test_our_own_selectors_are_used_as_they_are() -> None:
@@ -102,8 +102,8 @@ async def test_no_record_goes_to_all_consumers_by_mistake() -> None:
                 await writer.emit_batch(np.array([7, 7]))
             selector.chosen = 1
             await writer.emit(8)
-        found = []
+        actual = []
         for index in range(2):
             gate = await network.open_gate([ChannelDescriptor(network.address, "p", index)])
-            found.append([record async for record in RecordReader[int](gate, format="int64")])
-    assert found == [[], [8]]
+            actual.append([record async for record in RecordReader[int](gate, format="int64")])
+    assert actual == [[], [8]]

@@ -80,15 +80,15 @@ async def test_records_have_a_tag_and_a_timestamp(how: str) -> None:
 
         nursery.start_soon(write)
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", index) for index in range(2)])
-        found: list[int] = []
+        actual: list[int] = []
         if how == "arrays":
             async for array in ArrayReader(gate, "<i8"):
-                found += array.tolist()
+                actual += array.tolist()
         else:
             with RecordReader[Any](gate, format="int64") as reader:
                 async for record in reader:
-                    found.append(record)
-        assert sorted(found) == numbers.tolist()
+                    actual.append(record)
+        assert sorted(actual) == numbers.tolist()
         received = gate.statistics()
         assert sum(channel.bytes for channel in received.channels) == 21 * len(numbers)
 

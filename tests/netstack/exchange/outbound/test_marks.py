@@ -15,14 +15,14 @@ EVENT = encode_event(UserEvent("latency", b"x"))
 
 def taken(stage: Stage, subpartition: int = 0) -> list[bytes | None]:
     """What a reader gets: data as bytes, an event as None."""
-    found: list[bytes | None] = []
+    actual: list[bytes | None] = []
     while stage.visible(subpartition):
         buffer = stage.partition.subpartitions[subpartition].poll()
         if buffer is None:
             break
-        found.append(bytes(buffer.contiguous()) if buffer.data_type is DataType.DATA else None)
+        actual.append(bytes(buffer.contiguous()) if buffer.data_type is DataType.DATA else None)
         buffer.recycle()
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("as_flink", [False, True])
@@ -57,9 +57,9 @@ def test_it_stands_behind_the_full_buffer_and_only_one_waits() -> None:
     stage.writer.mark(0, EVENT)
     assert taken(stage) == []
     stage.emit(bytes(SIZE))
-    found = taken(stage)
-    assert found.count(None) == 1
-    assert b"a" in (found[0] or b"")
+    actual = taken(stage)
+    assert actual.count(None) == 1
+    assert b"a" in (actual[0] or b"")
 
 
 def test_a_broadcast_is_marked_for_all() -> None:
@@ -81,16 +81,16 @@ def test_a_writer_in_a_hurry_sends_it_with_its_round() -> None:
             for index in range(channels):
                 taken(stage, index)
     stage.writer.mark(3, EVENT)
-    found: list[bytes | None] = []
+    actual: list[bytes | None] = []
     for number in range(channels * 40, channels * 80):
         stage.emit(b"%8d" % number)
         if number % channels == 0:
             stage.host.advance(TIMEOUT_S / 16)
             for index in range(channels):
                 got = taken(stage, index)
-                found += got if index == 3 else []
-    assert found.count(None) == 1
-    data = b"".join(each for each in found if each is not None)
+                actual += got if index == 3 else []
+    assert actual.count(None) == 1
+    data = b"".join(each for each in actual if each is not None)
     assert data.count(b"%8d" % (channels * 40 + 3)) == 1
 
 

@@ -217,13 +217,13 @@ def test_large_records_of_an_array_stay_where_they_lie_in_smaller_buffers(
     for _, _, write in stage.writer.batches.plan_batch(rows, []):
         assert write.advance()
     stage.writer.flush()
-    found = []
+    actual = []
     while (buffer := stage.partition.subpartitions[0].poll()) is not None:
-        found.append(bytes(buffer.contiguous()))
-        assert isinstance(buffer, LentBuffer) or len(found) == len(expected)
+        actual.append(bytes(buffer.contiguous()))
+        assert isinstance(buffer, LentBuffer) or len(actual) == len(expected)
         buffer.recycle()
-    assert list(map(len, found)) == expected
-    assert b"".join(found) == b"".join(frame(row.tobytes()) for row in rows)
+    assert list(map(len, actual)) == expected
+    assert b"".join(actual) == b"".join(frame(row.tobytes()) for row in rows)
 
 
 def test_a_record_that_begins_in_a_small_buffer_ends_there_when_there_is_no_other() -> None:
@@ -279,11 +279,11 @@ def test_an_array_that_runs_out_of_buffers_is_not_left_inside_a_record() -> None
     stage = kept_small(16, buffers=(2, 2))
     rows = np.arange(80, dtype=np.uint8).reshape(8, 10)
     ((_, _, write),) = stage.writer.batches.plan_batch(rows, [])
-    found = []
+    actual = []
     while not write.advance():
-        found += buffers(stage)
-        assert sum(found) % 14 == 0
-    assert found + buffers(stage) == [16, 26, 16, 26, 16, 12]
+        actual += buffers(stage)
+        assert sum(actual) % 14 == 0
+    assert actual + buffers(stage) == [16, 26, 16, 26, 16, 12]
 
 
 def test_a_record_larger_than_all_buffers_takes_what_the_open_one_can_hold() -> None:

@@ -51,11 +51,11 @@ class Stage:
         return builder
 
     def read(self, subpartition: int) -> list[tuple[DataType, bytes]]:
-        found = []
+        actual = []
         while (buffer := self.partition.subpartitions[subpartition].poll()) is not None:
-            found.append((buffer.data_type, bytes(buffer.memory)))
+            actual.append((buffer.data_type, bytes(buffer.memory)))
             buffer.recycle()
-        return found
+        return actual
 
 
 @pytest.fixture
@@ -195,13 +195,13 @@ def test_a_released_partition_is_not_found(stage: Stage) -> None:
 
 
 def test_failure_drops_everything_and_is_told_to_all(stage: Stage) -> None:
-    told: list[int] = []
-    views = [stage.partition.create_view(0, lambda: told.append(0))]
+    reported: list[int] = []
+    views = [stage.partition.create_view(0, lambda: reported.append(0))]
     stage.write(0, b"a")
-    told.clear()
+    reported.clear()
     stage.partition.fail("disk full")
     stage.partition.fail("something else")
-    assert told == [0]
+    assert reported == [0]
     assert stage.partition.failure == views[0].failure == "disk full"
     assert stage.partition.is_released
     assert stage.partition.pool.is_destroyed

@@ -104,9 +104,9 @@ def test_rebalance_goes_round_from_a_random_start() -> None:
     for seed in range(200):
         selector = RebalanceSelector(random.Random(seed))
         selector.setup(4)
-        found = [selector.select(None) for _ in range(9)]
-        assert all((after - before) % 4 == 1 for before, after in itertools.pairwise(found))
-        starts[found[0]] += 1
+        actual = [selector.select(None) for _ in range(9)]
+        assert all((after - before) % 4 == 1 for before, after in itertools.pairwise(actual))
+        starts[actual[0]] += 1
     assert set(starts) == {0, 1, 2, 3}
     assert min(starts.values()) > 25, "each start about 50 times"
 

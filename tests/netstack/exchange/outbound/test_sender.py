@@ -58,13 +58,13 @@ class Provider:
         packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
         self.ranges.append((partition_id, subpartition, subpartitions, packaging))
-        found = self.subpartitions.get(partition_id)
-        if found is None:
+        actual = self.subpartitions.get(partition_id)
+        if actual is None:
             self.waiting[partition_id] = (notify, on_view, on_failed)
-        elif found.is_released:
+        elif actual.is_released:
             on_failed(PartitionNotFound(ErrorCode.PARTITION_NOT_FOUND, "the partition was released"))
         else:
-            on_view(found.create_view(notify))
+            on_view(actual.create_view(notify))
         return lambda: self.withdrawn.append(partition_id)
 
     def take_task_event(self, partition_id: str, event: Event) -> bool:
@@ -72,14 +72,14 @@ class Provider:
         return partition_id == "b"
 
     def create(self, name: str) -> ResultSubpartition:
-        found = self.subpartitions[name] = ResultSubpartition(
+        actual = self.subpartitions[name] = ResultSubpartition(
             0, lambda index: self.log.append(f"{name} consumed"), lambda index: self.log.append(f"{name} acknowledged")
         )
         waiting = self.waiting.pop(name, None)
         if waiting is not None:
             notify, on_view, _ = waiting
-            on_view(found.create_view(notify))
-        return found
+            on_view(actual.create_view(notify))
+        return actual
 
 
 class Stage:
@@ -182,8 +182,8 @@ def test_a_channel_without_buffers_of_its_own_has_its_backlog_announced(stage: S
     stage.add("d", b"3")
     stage.sender.on_frame(AddCredit(((9, 1),)))  # credit came first: nothing to announce
     assert stage.collect() == [(9, DataType.DATA, b"2")]
-    (told,) = [part for part in stage.sender.statistics() if part.channel == 9]
-    assert told.backlog_announcements == 1
+    (reported,) = [part for part in stage.sender.statistics() if part.channel == 9]
+    assert reported.backlog_announcements == 1
 
 
 def test_a_backlog_whose_channel_left_is_not_announced(stage: Stage) -> None:

@@ -187,9 +187,9 @@ def test_priority_events_overtake_in_order_of_arrival(stage: Stage) -> None:
     stage.add_finished(b"\2")
     stage.add_event()
     stage.add_open(b"\4")
-    told = stage.told
+    reported = stage.told
     stage.add_event(UNALIGNED)
-    assert stage.told == told + 1
+    assert stage.told == reported + 1
     later = CheckpointBarrier(3, alignment=Alignment.UNALIGNED)
     stage.add_event(later)
     polled = [stage.poll() for _ in range(5)]
@@ -217,7 +217,7 @@ def test_a_polled_barrier_blocks_until_resume(stage: Stage) -> None:
     stage.add_event(ALIGNED)
     stage.add_finished(b"a")
     assert stage.poll() == (encode_event(ALIGNED), 0, False)
-    told = stage.told
+    reported = stage.told
     assert stage.subpartition.statistics().is_blocked
     assert stage.poll() is None
     assert stage.backlog() == 0
@@ -225,11 +225,11 @@ def test_a_polled_barrier_blocks_until_resume(stage: Stage) -> None:
     stage.add_open(b"c")
     stage.subpartition.flush()
     stage.add_event(UNALIGNED)
-    assert stage.told == told
+    assert stage.told == reported
     assert not stage.is_available()
     assert not stage.subpartition.is_available(has_credit=False)
     stage.subpartition.resume()
-    assert stage.told == told + 1
+    assert stage.told == reported + 1
     with pytest.raises(LocalProtocolError, match="not blocked"):
         stage.subpartition.resume()
     assert stage.poll() == (encode_event(UNALIGNED), 3, True)
@@ -250,10 +250,10 @@ def test_what_is_available_after_resume(stage: Stage, what: str) -> None:
     stage.add_event(ALIGNED)
     stage.poll()
     prepare(stage)
-    told = stage.told
+    reported = stage.told
     stage.subpartition.resume()
     assert stage.is_available() is available
-    assert stage.told - told == available
+    assert stage.told - reported == available
 
 
 def test_an_unblocking_finish_is_told_even_while_blocked(stage: Stage) -> None:
@@ -287,10 +287,10 @@ def test_release_returns_everything_and_tells_the_reader(with_view: bool) -> Non
     stage = Stage(view=with_view)
     stage.add_finished(b"a")
     builder = stage.add_open(b"b")
-    told = stage.told
+    reported = stage.told
     stage.subpartition.discard()
     stage.subpartition.discard()
-    assert stage.told == told + with_view
+    assert stage.told == reported + with_view
     builder.finish()
     builder.close()
     stage.assert_all_home()

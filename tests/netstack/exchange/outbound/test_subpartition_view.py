@@ -53,10 +53,10 @@ def test_releasing_the_view_says_so_once_and_keeps_the_queue(stage: Stage) -> No
     stage.view.release()
     assert stage.log == ["consumed 3"]
     assert stage.view.is_released
-    told = stage.told
+    reported = stage.told
     stage.add_finished(b"b")
     stage.subpartition.flush()
-    assert stage.told == told
+    assert stage.told == reported
     statistics = stage.subpartition.statistics()
     assert (statistics.queued_buffers, statistics.is_consumed) == (2, True)
 

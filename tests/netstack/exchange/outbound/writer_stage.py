@@ -75,10 +75,10 @@ class Stage:
             self.partition.create_view(index, self.teller(index))
 
     def teller(self, index: int) -> Callable[[], None]:
-        def tell() -> None:
+        def notify() -> None:
             self.told[index] += 1
 
-        return tell
+        return notify
 
     def visible(self, subpartition: int = 0) -> bool:
         return self.partition.subpartitions[subpartition].is_available(has_credit=True)
@@ -97,10 +97,10 @@ class Stage:
 
     def read(self, subpartition: int = 0) -> bytes:
         """All a reader would be given now."""
-        found = bytearray()
+        actual = bytearray()
         while (data := self.read_one(subpartition)) is not None:
-            found += data
-        return bytes(found)
+            actual += data
+        return bytes(actual)
 
     def emit(self, record: Any) -> None:
         assert self.writer.try_emit(record)
@@ -115,7 +115,7 @@ class Stage:
 def buffers(stage: Stage, subpartition: int = 0) -> list[int]:
     """The bytes of each buffer that is in the queue, the open one included."""
     stage.writer.flush()
-    found = []
+    actual = []
     while (data := stage.read_one(subpartition)) is not None:
-        found.append(len(data))
-    return found
+        actual.append(len(data))
+    return actual

@@ -22,12 +22,12 @@ def _read(format: str, stream: bytes, cuts: list[int]) -> list[Any]:
     batches = BatchFormat(format_named(format))
     deserializer = RecordDeserializer(batches, spill=SpillDirectory(None), spill_threshold_bytes=1 << 20)
     pieces = [stream[start:stop] for start, stop in pairwise([0, *sorted(cuts), len(stream)])]
-    found: list[Any] = []
+    actual: list[Any] = []
     for at in range(0, len(pieces), 2):
         elements = [element for piece in pieces[at : at + 2] for element in deserializer.feed(memoryview(piece))]
         joined = batches.joined(elements) if elements else []
-        found += joined if isinstance(joined, list) else _plain(joined)
-    return found
+        actual += joined if isinstance(joined, list) else _plain(joined)
+    return actual
 
 
 def _plain(array: Any) -> list[Any]:

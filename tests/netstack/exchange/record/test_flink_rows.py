@@ -44,14 +44,14 @@ def test_rows_of_flinks_serializers_have_the_same_values(tmp_path: Path) -> None
     command = [*jar.java_command(Path(__file__).parent / "java"), "RowOracle", str(tmp_path / "records")]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    told = iter(map(json.loads, done.stdout.splitlines()))
+    reported = iter(map(json.loads, done.stdout.splitlines()))
     for each, records in zip(columns, records_of((tmp_path / "records").read_bytes()), strict=True):
         rows = FlinkRows(schema_of(each), kind="kind")
         batch = rows.batch(records)
-        expected = list(iter(lambda: next(told), []))
+        expected = list(iter(lambda: next(reported), []))
         values = zip(*(plain_values(column) for column in batch.columns[1:]), strict=True)
-        found = [[KINDS.index(kind), list(row)] for kind, row in zip(batch["kind"].to_pylist(), values, strict=True)]
-        assert found == expected, each
+        actual = [[KINDS.index(kind), list(row)] for kind, row in zip(batch["kind"].to_pylist(), values, strict=True)]
+        assert actual == expected, each
         halves = [rows.batch(records[:13]), rows.batch(records[13:])]
         assert pa.Table.from_batches(halves) == pa.Table.from_batches([batch]) or "FLOAT" in each or "DOUBLE" in each
 
@@ -160,9 +160,9 @@ def test_columns_that_are_none_are_refused_with_what_was_expected(columns: str, 
 
 
 def test_flinks_names_of_types() -> None:
-    found = schema_of("a INT NOT NULL, `b ``c` ROW(x CHAR, y TIME) NULL, d TIMESTAMP_LTZ, e DEC, f DOUBLE PRECISION")
+    actual = schema_of("a INT NOT NULL, `b ``c` ROW(x CHAR, y TIME) NULL, d TIMESTAMP_LTZ, e DEC, f DOUBLE PRECISION")
     inner = pa.struct([("x", pa.string()), ("y", pa.time32("ms"))])
-    assert found == pa.schema(
+    assert actual == pa.schema(
         [
             pa.field("a", pa.int32(), nullable=False),
             pa.field("b `c", inner),

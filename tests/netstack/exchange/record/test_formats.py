@@ -110,9 +110,9 @@ def test_empty_records() -> None:
 
 def test_zeros_at_the_end_are_kept() -> None:
     rows = np.zeros((2, 5), np.uint8)
-    found = rows_as_bytes(rows)
-    assert found == [bytes(5), bytes(5)]
-    assert all(type(row) is bytes for row in found)
+    actual = rows_as_bytes(rows)
+    assert actual == [bytes(5), bytes(5)]
+    assert all(type(row) is bytes for row in actual)
 
 
 def test_nan_keeps_its_bits() -> None:

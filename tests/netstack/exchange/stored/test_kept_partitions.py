@@ -47,13 +47,13 @@ async def two_ends(config: NetworkConfig) -> AsyncIterator[tuple[NetworkEnvironm
 async def read_all(manager: NetworkEnvironment, channels: list[ChannelDescriptor]) -> dict[int, list[bytes]]:
     gate = await manager.open_gate(channels)
     reader = RecordReader(gate)
-    found: dict[int, list[bytes]] = defaultdict(list)
+    actual: dict[int, list[bytes]] = defaultdict(list)
     try:
         async for record in reader:
-            found[reader.channel_index].append(record)
+            actual[reader.channel_index].append(record)
     finally:
         reader.close()
-    return found
+    return actual
 
 
 async def write(manager: NetworkEnvironment, name: str, subpartitions: int, records: list[bytes]) -> RecordWriter:
@@ -110,9 +110,9 @@ async def test_it_is_written_sealed_and_read_any_number_of_times(
         assert statistics.compressed_bytes > sum(map(len, records)) / 2
         channels = [ChannelDescriptor(producer.address, "p", index) for index in range(subpartitions)]
         for _ in range(2):
-            found = await read_all(producer if is_local else other, channels)
+            actual = await read_all(producer if is_local else other, channels)
             for index in range(subpartitions):
-                assert found[index] == records[index::subpartitions]
+                assert actual[index] == records[index::subpartitions]
         assert sum(partition._engine.bytes_per_subpartition) == sum(map(len, records)) + 4 * len(records)
     assert os.listdir(tmp_path) == []
 
@@ -147,14 +147,14 @@ async def test_a_range_comes_through_one_channel(tmp_path: Path, dialect: str, c
         records = records_of(10_000)
         await write(producer, HEX, 16, records)
         ranges = [(0, 3), (3, 1), (4, 12)]
-        found = await read_all(
+        actual = await read_all(
             consumer, [ChannelDescriptor(producer.address, HEX, first, count) for first, count in ranges]
         )
         for channel, (first, count) in enumerate(ranges):
             wanted = {record: index % 16 for index, record in enumerate(records)}
             for index in range(first, first + count):
-                assert [record for record in found[channel] if wanted[record] == index] == records[index::16]
-            assert len(found[channel]) == sum(len(records[index::16]) for index in range(first, first + count))
+                assert [record for record in actual[channel] if wanted[record] == index] == records[index::16]
+            assert len(actual[channel]) == sum(len(records[index::16]) for index in range(first, first + count))
 
 
 @trio_test
@@ -169,16 +169,16 @@ async def test_a_range_of_what_is_pipelined_is_refused(tmp_path: Path) -> None:
 async def test_whoever_asks_before_it_is_sealed_waits(tmp_path: Path) -> None:
     async with two_ends(settings(tmp_path)) as (producer, consumer):
         writer = RecordWriter(producer.create_partition("p", subpartitions=1, kind=BLOCKING))
-        found: dict[int, list[bytes]] = {}
+        actual: dict[int, list[bytes]] = {}
 
         async def read() -> None:
-            found.update(await read_all(consumer, [ChannelDescriptor(producer.address, "p")]))
+            actual.update(await read_all(consumer, [ChannelDescriptor(producer.address, "p")]))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             await writer.emit(b"one")
             await writer.finish()
-        assert found == {0: [b"one"]}
+        assert actual == {0: [b"one"]}
 
 
 @trio_test
@@ -317,8 +317,8 @@ async def test_a_broadcast_is_on_disk_once(tmp_path: Path) -> None:
         size = sum(map(len, records)) + 4 * len(records)
         assert partition._engine.bytes_per_subpartition == (size,) * 8
         assert partition.statistics().stored_bytes < 1.1 * size
-        found = await read_all(consumer, [ChannelDescriptor(producer.address, "p", index) for index in range(8)])
-        assert found == dict.fromkeys(range(8), records)
+        actual = await read_all(consumer, [ChannelDescriptor(producer.address, "p", index) for index in range(8)])
+        assert actual == dict.fromkeys(range(8), records)
 
 
 @pytest.mark.parametrize("width", [8, 100, 20_000])
@@ -332,9 +332,9 @@ async def test_batches(tmp_path: Path, width: int) -> None:
         rows[:] = 0  # it is the caller's again
         await writer.finish()
         again = np.arange(rows.size, dtype=np.uint32).astype(np.uint8).reshape(-1, width)
-        found = await read_all(consumer, [ChannelDescriptor(producer.address, "p", index) for index in range(5)])
+        actual = await read_all(consumer, [ChannelDescriptor(producer.address, "p", index) for index in range(5)])
         for index in range(5):
-            assert found[index] == [bytes(row) for row in again[index::5]]
+            assert actual[index] == [bytes(row) for row in again[index::5]]
 
 
 @trio_test

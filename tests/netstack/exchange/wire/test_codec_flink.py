@@ -363,9 +363,9 @@ def test_buffers_of_a_channel_that_was_never_asked_for() -> None:
 
 def test_a_barrier_that_timed_out_has_no_timeout_any_more() -> None:
     timed_out = CheckpointBarrier(8, 0, Alignment.UNALIGNED, aligned_timeout_ns=5_000_000_000)
-    told = flink_events.from_native(timed_out)
-    assert isinstance(told, flink_events.Barrier)
-    assert (told.alignment, told.timeout_ms) == (Alignment.UNALIGNED, flink_events.NO_TIMEOUT_MS), (
+    reported = flink_events.from_native(timed_out)
+    assert isinstance(reported, flink_events.Barrier)
+    assert (reported.alignment, reported.timeout_ms) == (Alignment.UNALIGNED, flink_events.NO_TIMEOUT_MS), (
         "Flink refuses any other"
     )
 

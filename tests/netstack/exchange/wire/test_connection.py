@@ -188,7 +188,7 @@ def test_every_state_and_input(state: State, what: Input) -> None:
     following = TRANSITIONS.get((state, what))
     for apply in STIMULI[what]:
         rig = rig_in(state)
-        told = len(rig.endpoint.told)
+        reported = len(rig.endpoint.told)
         if following is not None:
             apply(rig)
             assert rig.connection.state is following
@@ -197,7 +197,7 @@ def test_every_state_and_input(state: State, what: Input) -> None:
             apply(rig)
         assert "tcp://peer:1" in caught.value.text
         assert rig.connection.state is state
-        assert len(rig.endpoint.told) == told, "a refused frame reached the endpoint"
+        assert len(rig.endpoint.told) == reported, "a refused frame reached the endpoint"
         if what is Input.END_OF_STREAM:
             assert caught.value.code is ErrorCode.TRUNCATED_STREAM
             assert state.value in caught.value.text
@@ -356,9 +356,9 @@ def test_a_refused_hello_is_explained_to_whoever_sent_it() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         feed(mine.connection, collected(theirs.connection))
     stream += mine.connection.fail(caught.value)
-    with pytest.raises(RemoteProtocolError) as told:
+    with pytest.raises(RemoteProtocolError) as reported:
         feed(theirs.connection, stream)
-    assert told.value.code is ErrorCode.SEGMENT_SIZE_MISMATCH
+    assert reported.value.code is ErrorCode.SEGMENT_SIZE_MISMATCH
 
 
 def test_truncation_tells_how_much_came() -> None:
@@ -431,8 +431,8 @@ def test_who_takes_in_much_and_has_nothing_to_say_gives_a_sign_of_life() -> None
     for number in range(1, 7):  # the peer's ping stands behind a minute's work
         feed(rig.connection, DATA_FRAME, now=10.0 * number - 1)
         rig.connection.heartbeat(10.0 * number, 10.0, 50.0)
-        said = CODEC.encode_control(Ping(number // 2 + 1))
-        assert collected(rig.connection) == (said if number % 2 else b""), "the ping was said in between"
+        message = CODEC.encode_control(Ping(number // 2 + 1))
+        assert collected(rig.connection) == (message if number % 2 else b""), "the ping was said in between"
     rig.connection.send(CancelChannel(0))
     collected(rig.connection)
     feed(rig.connection, DATA_FRAME, now=64.0)
@@ -815,7 +815,7 @@ def test_a_connection_without_hellos_is_open_at_once() -> None:
     feed(rig.connection, producer.encode_buffer_header(0, DataType.DATA, 0, 0, 3, 0) + b"abc")
     feed(rig.connection, composite(producer, 0, DataType.DATA, 1, 0, [b"d", b"ef"]))
     assert rig.endpoint.told == [b"abc"]
-    assert [told[4] for told in rig.parts] == [(1, 2)]  # type: ignore[index]
+    assert [reported[4] for reported in rig.parts] == [(1, 2)]  # type: ignore[index]
 
 
 def test_a_connection_without_pings_waits() -> None:
@@ -856,8 +856,8 @@ def test_a_consumer_has_no_words_for_a_failure_and_a_producer_has() -> None:
     error = RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "bad")
     rig, _ = bare_pair()
     assert rig.connection.fail(error) == b""
-    said = BareRig(FlinkProducerCodec(FULL)).connection.fail(error)
-    assert said.endswith(b"MALFORMED_FRAME: badx\0")
+    message = BareRig(FlinkProducerCodec(FULL)).connection.fail(error)
+    assert message.endswith(b"MALFORMED_FRAME: badx\0")
 
 
 def test_parts_before_a_hello_are_refused() -> None:

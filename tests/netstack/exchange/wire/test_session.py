@@ -15,18 +15,22 @@ from netstack.exchange.wire.session import MERGED_BYTES, SentBytes, Session
     )
 )
 def test_what_is_sent_again_is_what_the_peer_lacks(steps: list[tuple[str, int]]) -> None:
-    sent, stream, told = SentBytes(), b"", 0
+    sent, stream, reported = SentBytes(), b"", 0
     for what, number in steps:
         if what == "send":
             piece = bytes([len(stream) % 251]) * number
             sent.keep([piece, b"not taken"], number)
             stream += piece
         else:
-            position = number % (told + 1) if what == "tell an old one" else told + number % (len(stream) - told + 1)
+            position = (
+                number % (reported + 1)
+                if what == "tell an old one"
+                else reported + number % (len(stream) - reported + 1)
+            )
             sent.acknowledge(position)
-            told = max(told, position)
-        assert b"".join(sent.rest()) == stream[told:]
-        assert sent.kept_bytes == len(stream) - told
+            reported = max(reported, position)
+        assert b"".join(sent.rest()) == stream[reported:]
+        assert sent.kept_bytes == len(stream) - reported
 
 
 @pytest.mark.parametrize(("position", "is_possible"), [(3, False), (4, True), (10, True), (11, False)])

@@ -60,9 +60,9 @@ async def test_records_events_and_the_end_arrive_in_order() -> None:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(produce())
-            found = [element async for element in aio.RecordReader[Any](gate, format="str")]
+            actual = [element async for element in aio.RecordReader[Any](gate, format="str")]
         words = [f"word {number}" for number in range(10_000)]
-        assert found == [*words[:5000], UserEvent("half"), *words[5000:]]
+        assert actual == [*words[:5000], UserEvent("half"), *words[5000:]]
         await writer.wait_consumed()
         assert producer.statistics().partitions == ()
 
@@ -97,8 +97,8 @@ async def test_arrays() -> None:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(produce())
-            found = [array async for array in aio.ArrayReader(gate, "<i8")]
-        assert np.array_equal(np.concatenate(found), numbers)
+            actual = [array async for array in aio.ArrayReader(gate, "<i8")]
+        assert np.array_equal(np.concatenate(actual), numbers)
 
 
 @in_asyncio
@@ -197,13 +197,13 @@ async def test_a_cancelled_read_loses_nothing() -> None:
     async with pair() as (producer, consumer):
         writer, gate = await open_words(producer, consumer, buffer_timeout_s=0)
         reader = aio.RecordReader[str](gate, format="str")
-        found = []
+        actual = []
         for number in range(20):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(reader.next_records(), 0.001)
             await writer.emit(f"{number}")
-            found.append(await anext(reader))
-        assert found == [str(number) for number in range(20)]
+            actual.append(await anext(reader))
+        assert actual == [str(number) for number in range(20)]
         reader.close()
 
 

@@ -82,7 +82,7 @@ def test_per_channel_every_record_that_was_taken_once_and_in_order(
     writer = blocking.RecordWriter(partition, format="int64", selector=selector, buffer_timeout_s=buffer_timeout_s)
     writing = Background(lambda: write(writer, calls))
     reader = blocking.RecordReader(gate, format="int64")
-    found: list[list[int]] = [[] for _ in range(channels)]
+    actual: list[list[int]] = [[] for _ in range(channels)]
     events = 0
     while True:
         try:
@@ -95,17 +95,17 @@ def test_per_channel_every_record_that_was_taken_once_and_in_order(
         for record in records:
             if isinstance(record, UserEvent):
                 events += 1
-                assert all(number < int(record.name) for number in found[reader.channel_index])
+                assert all(number < int(record.name) for number in actual[reader.channel_index])
             else:
-                found[reader.channel_index].append(record)
+                actual[reader.channel_index].append(record)
     reader.close()
     taken = writing.outcome()
     writer.wait_consumed(timeout_s=PATIENCE_S)
     if keyed and channels > 1:
-        assert sorted(itertools.chain(*found)) == list(range(taken))
-        assert all(numbers == sorted(numbers) for numbers in found)
+        assert sorted(itertools.chain(*actual)) == list(range(taken))
+        assert all(numbers == sorted(numbers) for numbers in actual)
     else:
-        assert found == [list(range(start, taken, channels)) for start in range(channels)]
+        assert actual == [list(range(start, taken, channels)) for start in range(channels)]
     assert events == channels * sum(call == "event" for call, _ in calls)
     assert partition.statistics().is_released
 
@@ -189,16 +189,16 @@ with (
 @pytest.mark.whole
 def test_ctrl_c_ends_any_call_and_tears_nothing() -> None:
     process = start(INTERRUPTED)
-    said = [address_of(process)]
+    message = [address_of(process)]
     for _ in range(2):
         for _ in range(3):  # until it waits, which nobody can see from outside
             trio.run(trio.sleep, 0.1)
         os.kill(process.pid, signal.SIGINT)
-        said += [address_of(process), address_of(process)]
+        message += [address_of(process), address_of(process)]
     trio.run(trio.sleep, 0.2)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
-    assert said == ["reading", "interrupted", "writing", "interrupted", "whole"]
+    assert message == ["reading", "interrupted", "writing", "interrupted", "whole"]
     assert process.returncode == -signal.SIGINT
     assert errors.rstrip().endswith("KeyboardInterrupt")
 

@@ -151,15 +151,15 @@ def write(writers: list[blocking.RecordWriter], calls: list[tuple[str, int]]) ->
 
 def read(reader: blocking.RecordReader[Any], patience_s: float) -> dict[int, list[Any]]:
     """What comes, by channel."""
-    found: dict[int, list[Any]] = {}
+    actual: dict[int, list[Any]] = {}
     while True:
         try:
             elements = reader.next_records(timeout_s=patience_s)
         except TimeoutError:
             continue
         if elements is None:
-            return found
-        found.setdefault(reader.channel_index, []).extend(elements)
+            return actual
+        actual.setdefault(reader.channel_index, []).extend(elements)
 
 
 def plain(elements: list[Any]) -> list[Any]:
@@ -203,12 +203,12 @@ def test_both_ways_read_the_same(
         assert reader.statistics().is_direct is direct
         writers = [blocking.RecordWriter(partition, buffer_timeout_s=0.001) for partition, _ in made]
         writing = Background(lambda writers=writers: write(writers, calls))  # type: ignore[misc]
-        found = read(reader, patience_s)
+        actual = read(reader, patience_s)
         writing.outcome()
         reader.close()
         for writer in writers:
             writer.wait_consumed(timeout_s=PATIENCE_S)
-        seen.append(found)
+        seen.append(actual)
     direct_way, door = seen
     assert {channel: plain(elements) for channel, elements in direct_way.items()} == {
         channel: plain(elements) for channel, elements in door.items()

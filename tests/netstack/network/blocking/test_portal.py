@@ -205,9 +205,9 @@ print(manager.create_partition("left open", subpartitions=1).partition_id)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "said"), [(FORKED, "0"), (FORGOTTEN, "left open")])
-def test_a_forked_child_is_refused_and_a_program_that_forgets_to_close_ends(program: str, said: str) -> None:
+@pytest.mark.parametrize(("program", "message"), [(FORKED, "0"), (FORGOTTEN, "left open")])
+def test_a_forked_child_is_refused_and_a_program_that_forgets_to_close_ends(program: str, message: str) -> None:
     # Newer Pythons warn of every fork of a process with threads; what happens to the child is the question here.
     command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, said, "")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, message, "")

@@ -20,13 +20,13 @@ def test_an_iteration_that_was_left_goes_on(pair: Pair) -> None:
     writer.emit_batch(np.arange(10))
     writer.finish()
     reader = blocking.RecordReader(gate, format="int64")
-    found = []
+    actual = []
     for number in reader:
-        found.append(number)
+        actual.append(number)
         if number == 3:
             break
     assert reader.next_records() == [4, 5, 6, 7, 8, 9]
-    assert found + list(reader) == [0, 1, 2, 3]
+    assert actual + list(reader) == [0, 1, 2, 3]
     assert reader.next_records() is None
 
 
@@ -183,7 +183,7 @@ def test_a_timeout_loses_nothing(pair: Pair, background: Any) -> None:
 
     writing = background(write)
     reader = blocking.RecordReader(gate, format="int64")
-    found: list[int] = []
+    actual: list[int] = []
     while True:
         try:
             records = reader.next_records(timeout_s=0)
@@ -191,9 +191,9 @@ def test_a_timeout_loses_nothing(pair: Pair, background: Any) -> None:
             continue
         if records is None:
             break
-        found += records
+        actual += records
     writing.outcome()
-    assert found == list(range(3000))
+    assert actual == list(range(3000))
 
 
 @pytest.mark.parametrize("what", ["reader", "gate", "manager"])

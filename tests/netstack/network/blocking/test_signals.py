@@ -83,17 +83,17 @@ def test_law_a_signal_at_any_point_costs_no_record(pair: Pair, handled: None) ->
     writer = blocking.RecordWriter[int](partition, format="int64", buffer_timeout_s=0)
     reader = blocking.RecordReader[int](gate, format="int64")
     number, interrupts = 0, 0
-    found: list[int] = []
+    actual: list[int] = []
     struck = Struck(0)
     while struck.count >= struck.at:
         struck = Struck(1 + number)
         number += 1
         before = sys.gettrace()
         has_waited = False
-        while len(found) < number:
+        while len(actual) < number:
             try:
                 sys.settrace(struck.trace)
-                found += reader.next_records(timeout_s=PATIENCE_S if has_waited else 0) or []
+                actual += reader.next_records(timeout_s=PATIENCE_S if has_waited else 0) or []
             except SoftLimit:
                 interrupts += 1
             except TimeoutError:  # it has waited, for nothing
@@ -104,7 +104,7 @@ def test_law_a_signal_at_any_point_costs_no_record(pair: Pair, handled: None) ->
             if not has_waited:
                 has_waited = True
                 writer.emit(number - 1)
-    assert found == list(range(number))
+    assert actual == list(range(number))
     assert interrupts == number - 1 > 20
 
 
@@ -135,20 +135,20 @@ def test_law_a_signal_at_any_point_of_emit_repeats_no_record_and_keeps_their_ord
     writer = blocking.RecordWriter[int](partition, format="int64", buffer_timeout_s=0)
     reader = blocking.RecordReader[int](gate, format="int64")
     numbers = iter(range(0, 1 << 30, 2))
-    found: list[int] = []
+    actual: list[int] = []
 
     def check(_: Any) -> None:
         """The struck call wrote its record (an even number) or not; the next one writes."""
         marker = 1 + 2 * next(numbers)
         writer.emit(marker, timeout_s=PATIENCE_S)
-        while not found or found[-1] != marker:
-            found.extend(reader.next_records(timeout_s=PATIENCE_S) or [])
+        while not actual or actual[-1] != marker:
+            actual.extend(reader.next_records(timeout_s=PATIENCE_S) or [])
 
     interrupts = struck_at_every_point(lambda: writer.emit(next(numbers), timeout_s=PATIENCE_S), lambda: None, check)
-    markers = [number for number in found if number % 2]
+    markers = [number for number in actual if number % 2]
     assert len(markers) == interrupts + 1
-    assert len(found) == len(set(found))
-    evens = [number for number in found if number % 2 == 0]
+    assert len(actual) == len(set(actual))
+    evens = [number for number in actual if number % 2 == 0]
     assert evens == sorted(evens)
 
 

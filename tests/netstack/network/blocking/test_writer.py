@@ -81,17 +81,17 @@ def test_no_record_overtakes_a_batch_that_the_loop_completes(background: Any) ->
             writer.emit_nowait(b"\2")
             taken += 1
     reader = blocking.RecordReader(gate)
-    found: list[list[int]] = [[], []]
+    actual: list[list[int]] = [[], []]
 
     def read() -> None:
         while (records := reader.next_records(timeout_s=PATIENCE_S)) is not None:
-            found[reader.channel_index] += [record[0] for record in records]
+            actual[reader.channel_index] += [record[0] for record in records]
 
     reading = background(read)
     writer.finish(timeout_s=PATIENCE_S)
     reading.outcome()
-    assert sum(map(len, found)) == len(batch) + 2 + taken
-    assert found == [sorted(numbers) for numbers in found]
+    assert sum(map(len, actual)) == len(batch) + 2 + taken
+    assert actual == [sorted(numbers) for numbers in actual]
     pair.close()
 
 
@@ -145,9 +145,9 @@ def test_everything_keeps_its_order(pair: Pair) -> None:
     writer.finish()
     writer.finish()
     reader = blocking.RecordReader(gate, format="int64")
-    found = list(reader)
-    assert isinstance(found.pop(1001), CheckpointBarrier)
-    assert found == list(range(1002))
+    actual = list(reader)
+    assert isinstance(actual.pop(1001), CheckpointBarrier)
+    assert actual == list(range(1002))
     writer.wait_consumed(timeout_s=PATIENCE_S)
 
 
@@ -161,10 +161,10 @@ def test_a_record_may_be_changed_once_it_was_taken(pair: Pair) -> None:
     writer.emit(record)
     writer.finish()
     reader = blocking.RecordReader(gate, format="msgpack")
-    found = {}
+    actual = {}
     while (records := reader.next_records(timeout_s=PATIENCE_S)) is not None:
-        found[reader.channel_index] = records
-    assert found == {0: [{"key": 0}], 1: [{"key": 1}]}
+        actual[reader.channel_index] = records
+    assert actual == {0: [{"key": 0}], 1: [{"key": 1}]}
 
 
 @pytest.mark.parametrize("selector", [BroadcastSelector(), AdaptiveRebalanceSelector(), None])
@@ -296,13 +296,13 @@ def test_closing_at_any_moment_wakes_the_writer(seed: int, background: Any) -> N
                 enough.set()
 
     def read() -> list[int]:
-        found: list[int] = []
+        actual: list[int] = []
         try:
             for number in reader:
-                found.append(number)
+                actual.append(number)
         finally:
-            assert found == list(range(len(found)))
-        return found
+            assert actual == list(range(len(actual)))
+        return actual
 
     writing, reading = background(write), background(read)
     if seed:

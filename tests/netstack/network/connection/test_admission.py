@@ -121,8 +121,8 @@ async def test_who_does_not_is_out_and_counted(autojump_clock: MockClock) -> Non
             await at.enter(OTHER)
         foreign = await at.dial()
         foreign.try_send([b"GET / HTTP/1.1\r\n\r\n"])
-        gone = await at.dial()
-        gone.close()
+        lost = await at.dial()
+        lost.close()
         await settle()
         assert at.reasons() == [Refusal.SECRETS_DIFFER, Refusal.NOT_NETSTACK, Refusal.CLOSED]
         assert at.counts() == (0, 0, 0)
@@ -131,14 +131,14 @@ async def test_who_does_not_is_out_and_counted(autojump_clock: MockClock) -> Non
         assert at.counts() == (1, 0, 1)
 
 
-@pytest.mark.parametrize("said", [b"", b"NSA2", b"NSA2" + bytes(32 + 31)])
-async def test_a_peer_that_is_silent_or_slow_is_out_in_time(autojump_clock: MockClock, said: bytes) -> None:
+@pytest.mark.parametrize("message", [b"", b"NSA2", b"NSA2" + bytes(32 + 31)])
+async def test_a_peer_that_is_silent_or_slow_is_out_in_time(autojump_clock: MockClock, message: bytes) -> None:
     async with door() as at:
         stream = await at.dial()
-        for byte in said:
+        for byte in message:
             stream.try_send([bytes([byte])])
             await trio.sleep(0.1)
-        await trio.sleep(9.99 - 0.1 * len(said))
+        await trio.sleep(9.99 - 0.1 * len(message))
         assert at.counts() == (0, 1, 0)
         await at.enter()
         assert at.counts() == (1, 1, 1)

@@ -105,11 +105,11 @@ async def meet(
     dialler: ByteStream, acceptor: ByteStream, ours: Secret = SECRET, theirs: Secret = SECRET
 ) -> tuple[Refusal | None, Refusal | None]:
     """What dialler and acceptor find."""
-    found: tuple[list[Refusal | None], list[Refusal | None]] = ([], [])
+    actual: tuple[list[Refusal | None], list[Refusal | None]] = ([], [])
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(outcome, prove_dialler(dialler, ours), dialler, found[0])
-        nursery.start_soon(outcome, prove_acceptor(acceptor, theirs), acceptor, found[1])
-    return found[0][0], found[1][0]
+        nursery.start_soon(outcome, prove_dialler(dialler, ours), dialler, actual[0])
+        nursery.start_soon(outcome, prove_acceptor(acceptor, theirs), acceptor, actual[1])
+    return actual[0][0], actual[1][0]
 
 
 class Told(Narrow):
@@ -128,8 +128,8 @@ async def test_a_proof_is_good_for_the_address_that_was_dialled_and_for_no_other
     autojump_clock: MockClock, dialled: str, is_refused: bool
 ) -> None:
     dialler, acceptor = await pair()
-    found = await meet(Told(dialler, "10.0.0.1:9", dialled), Told(acceptor, "10.0.0.2:1", "10.0.0.1:9"))
-    assert found == ((Refusal.SECRETS_DIFFER, Refusal.SECRETS_DIFFER) if is_refused else (None, None))
+    actual = await meet(Told(dialler, "10.0.0.1:9", dialled), Told(acceptor, "10.0.0.2:1", "10.0.0.1:9"))
+    assert actual == ((Refusal.SECRETS_DIFFER, Refusal.SECRETS_DIFFER) if is_refused else (None, None))
     for stream in (dialler, acceptor):
         stream.close()
 
@@ -150,10 +150,10 @@ async def receive(stream: ByteStream, count: int) -> bytes:
 def everything_of(stream: ByteStream) -> bytes:
     """What has arrived."""
     window = memoryview(bytearray(4096))
-    found = b""
+    actual = b""
     while count := stream.try_receive_into([window]):
-        found += window[:count]
-    return found
+        actual += window[:count]
+    return actual
 
 
 # The proof.
@@ -252,32 +252,32 @@ async def test_a_mirror_convinces_nobody(autojump_clock: MockClock) -> None:
     """Everything that is said comes back."""
     for prove in (prove_dialler, prove_acceptor):
         stream, mirror = await pair()
-        found: list[Refusal | None] = []
+        actual: list[Refusal | None] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(outcome, prove(stream, SECRET), stream, found)
+            nursery.start_soon(outcome, prove(stream, SECRET), stream, actual)
             mirror.try_send([await receive(mirror, GREETING_BYTES)])
             if prove is prove_dialler:
                 mirror.try_send([await receive(mirror, PROOF_BYTES)])
             else:
                 mirror.try_send([bytes(PROOF_BYTES)])
-        assert found == [Refusal.SECRETS_DIFFER]
+        assert actual == [Refusal.SECRETS_DIFFER]
 
 
 async def test_two_ends_that_both_dialled_convince_nobody(autojump_clock: MockClock) -> None:
     """A dialler is played off against another: neither's proof is one of an acceptor."""
     one, other = await pair()
-    found: list[Refusal | None] = []
+    actual: list[Refusal | None] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(outcome, prove_dialler(one, SECRET), one, found)
-        nursery.start_soon(outcome, prove_dialler(other, SECRET), other, found)
-    assert found == [Refusal.SECRETS_DIFFER] * 2
+        nursery.start_soon(outcome, prove_dialler(one, SECRET), one, actual)
+        nursery.start_soon(outcome, prove_dialler(other, SECRET), other, actual)
+    assert actual == [Refusal.SECRETS_DIFFER] * 2
 
 
 # Peers of another kind.
 
 
 @pytest.mark.parametrize(
-    ("said", "reason", "text"),
+    ("message", "reason", "text"),
     [
         (HELLO, Refusal.NO_SECRET, "proves no shared secret; give it this side's secret"),
         (CONTROL_HELLO, Refusal.NO_SECRET, "proves no shared secret"),
@@ -295,28 +295,28 @@ async def test_two_ends_that_both_dialled_convince_nobody(autojump_clock: MockCl
 @pytest.mark.parametrize("narrow", [False, True], ids=["whole", "bytes"])
 async def test_a_peer_of_another_kind_is_recognised_before_it_ends(
     autojump_clock: MockClock,
-    said: bytes,
+    message: bytes,
     reason: Refusal,
     text: str,
     prove: Callable[[ByteStream, Secret], Awaitable[None]],
     narrow: bool,
 ) -> None:
     stream, peer = await pair()
-    peer.try_send([said])
+    peer.try_send([message])
     with pytest.raises(AuthenticationFailed, match=text) as caught:
         await prove(Narrow(stream) if narrow else stream, SECRET)
     assert caught.value.reason is reason
 
 
-@pytest.mark.parametrize("said", [0, 3, 4, 35, 36, 50])
+@pytest.mark.parametrize("message", [0, 3, 4, 35, 36, 50])
 @pytest.mark.parametrize("prove", [prove_dialler, prove_acceptor])
 async def test_a_peer_that_leaves_is_told_apart(
-    autojump_clock: MockClock, said: int, prove: Callable[[ByteStream, Secret], Awaitable[None]]
+    autojump_clock: MockClock, message: int, prove: Callable[[ByteStream, Secret], Awaitable[None]]
 ) -> None:
     stream, peer = await pair()
-    peer.try_send([(PROOF_MAGIC + bytes(64))[:said]])
+    peer.try_send([(PROOF_MAGIC + bytes(64))[:message]])
     peer.send_eof()
-    has_seen_our_proof = prove is prove_dialler and said >= GREETING_BYTES
+    has_seen_our_proof = prove is prove_dialler and message >= GREETING_BYTES
     text = "instead of answering our proof" if has_seen_our_proof else "closed the connection before"
     with pytest.raises(AuthenticationFailed, match=text) as caught:
         await prove(stream, SECRET)
@@ -354,20 +354,20 @@ async def test_cancelled_at_any_wait_it_ends_there_and_the_peer_hears_of_it(
         below, other = await pair()
         scope = trio.CancelScope()
         mine = Narrow(below, scope, wait)
-        found: list[Refusal | None] = []
+        actual: list[Refusal | None] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(outcome, prove_other(other, SECRET), other, found)
+            nursery.start_soon(outcome, prove_other(other, SECRET), other, actual)
             with scope:
                 await prove(mine, SECRET)
             if scope.cancelled_caught:
                 mine.close()
         if not scope.cancelled_caught:
-            assert found == [None]
+            assert actual == [None]
             assert wait > GREETING_BYTES + PROOF_BYTES
             break
         assert len(mine.sent) + len(mine.received) <= wait + 1
         # None: the dialler was cancelled while the acceptor's last bytes were on their way.
-        assert found[0] in (Refusal.CLOSED, Refusal.SECRETS_DIFFER, None)
+        assert actual[0] in (Refusal.CLOSED, Refusal.SECRETS_DIFFER, None)
 
 
 async def test_a_reset_instead_of_an_answer_says_that_the_secrets_differ() -> None:

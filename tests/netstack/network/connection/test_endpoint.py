@@ -183,19 +183,19 @@ async def test_a_bad_partition_name_leaves_no_connection_behind(
 
 async def test_everybody_who_waits_for_an_attempt_hears_of_its_failure(autojump_clock: MockClock) -> None:
     address = url()
-    heard: list[str] = []
+    received: list[str] = []
     async with open_network(url(), CONFIG) as consumer:
 
         async def open_one() -> None:
             try:
                 await consumer.open_gate([ChannelDescriptor(address, "p")])
             except ConnectionLost as error:
-                heard.append(str(error))
+                received.append(str(error))
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(open_one)
-        assert len(heard) == 3
+        assert len(received) == 3
         assert_nothing_left(consumer)
 
 
@@ -262,7 +262,7 @@ async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_se
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("message", "reason"),
     [
         (frames(Hello(PROTOCOL_VERSION + 1, 256, 0, "newer")), "VERSION_MISMATCH"),
         (frames(Hello(PROTOCOL_VERSION, 512, 0, "larger")), "SEGMENT_SIZE_MISMATCH"),
@@ -271,10 +271,10 @@ async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_se
     ],
 )
 async def test_a_peer_of_another_kind_is_refused_with_the_reason(
-    autojump_clock: MockClock, said: bytes, reason: str
+    autojump_clock: MockClock, message: bytes, reason: str
 ) -> None:
     async def say(stream: ByteStream) -> None:
-        stream.try_send([said])
+        stream.try_send([message])
         await trio.sleep_forever()
 
     async with peer(say) as (address, streams), open_network(url(), CONFIG) as consumer:

@@ -111,13 +111,13 @@ def test_who_moves_data_owes_nothing_and_who_does_not_owes_what_he_causes(
 async def test_a_read_takes_in_as_many_control_frames_as_fit_a_turn() -> None:
     stage = Stage()
     stage.open()
-    heard = stage.pump.connection.control_frames
+    received = stage.pump.connection.control_frames
     sizes = []
     stage.hear(*[Ping(number) for number in range(50_000)])
     while stage.stream.incoming:
         stage.pump.read_now()
-        sizes.append(stage.pump.connection.control_frames - heard)
-        heard = stage.pump.connection.control_frames
+        sizes.append(stage.pump.connection.control_frames - received)
+        received = stage.pump.connection.control_frames
     assert max(sizes) <= 2 * FRAMES_A_READ
     assert sum(sizes) >= 49_000
 

@@ -340,9 +340,9 @@ async def asked(address: str, frame: Frame) -> list[Frame]:
     stream.try_send([frames(HELLO, frame)])
     answers: list[Frame] = []
     with trio.move_on_after(1):
-        while (heard := await hear(stream)) is not None:
-            if not isinstance(heard, Hello | SessionOffer):
-                answers.append(heard)
+        while (received := await hear(stream)) is not None:
+            if not isinstance(received, Hello | SessionOffer):
+                answers.append(received)
     stream.close()
     return answers
 

@@ -9,9 +9,9 @@ from netstack.network.metrics.memory_watch import MemoryWatch
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    found = [(record.levelname, record.getMessage()) for record in caplog.records]
+    actual = [(record.levelname, record.getMessage()) for record in caplog.records]
     caplog.clear()
-    return found
+    return actual
 
 
 def test_it_warns_once_for_each_change_and_says_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:

@@ -66,19 +66,21 @@ async def test_a_scrape_gets_every_value(detailed: bool) -> None:
             await writer.emit(b"%d" % number)
         await writer.flush()
         await RecordReader(gate).next_records()
-        found = await scrape(manager)
+        actual = await scrape(manager)
         expected = samples(manager.statistics(), detailed=detailed)
-    assert set(found) == {(metric.name, *sorted(labels.values())) for metric, labels, _ in expected}
-    missing = {metric.name for metric in CATALOGUE if detailed or not metric.is_detailed} - {name for name, *_ in found}
+    assert set(actual) == {(metric.name, *sorted(labels.values())) for metric, labels, _ in expected}
+    missing = {metric.name for metric in CATALOGUE if detailed or not metric.is_detailed} - {
+        name for name, *_ in actual
+    }
     assert missing <= {
         "netstack_input_debloated_buffer_bytes",  # no debloating
         "netstack_input_time_to_consume_seconds",
         "netstack_output_channel_credits",  # no remote consumer
         "netstack_slot_blocked_seconds",  # no supervisor
     }
-    assert found["netstack_output_records_total", 'say "p"'] == 7
-    assert found["netstack_input_records_total", 'say "p"'] == 7
-    assert found["netstack_memory_total_segments",] == 64
+    assert actual["netstack_output_records_total", 'say "p"'] == 7
+    assert actual["netstack_input_records_total", 'say "p"'] == 7
+    assert actual["netstack_memory_total_segments",] == 64
 
 
 async def test_the_help_is_the_definition_and_the_type_the_kind() -> None:
@@ -222,16 +224,16 @@ def python(code: str) -> str:
 
 @pytest.mark.slow
 def test_prometheus_is_imported_only_when_asked_for() -> None:
-    found = python(
+    actual = python(
         "import netstack, sys\n"
         "print([name for name in sys.modules if 'prometheus' in name or name in ('http.server', 'wsgiref')])"
     )
-    assert found == "[]"
+    assert actual == "[]"
 
 
 @pytest.mark.slow
 def test_without_prometheus_client_the_error_says_what_to_install() -> None:
-    found = python(
+    actual = python(
         "import sys, trio\n"
         "sys.modules['prometheus_client'] = None\n"
         "import netstack\n"
@@ -243,7 +245,7 @@ def test_without_prometheus_client_the_error_says_what_to_install() -> None:
         "        print(error)\n"
         "trio.run(main)"
     )
-    assert found == "metrics_address requires the package prometheus_client: run pip install 'prometheus_client>=0.20'"
+    assert actual == "metrics_address requires the package prometheus_client: run pip install 'prometheus_client>=0.20'"
 
 
 def status(address: str, **headers: str) -> int:

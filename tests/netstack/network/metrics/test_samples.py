@@ -51,9 +51,9 @@ async def run_a_little(name: str) -> tuple[NetworkStatistics, NetworkStatistics]
         nursery.start_soon(read, await consumer.open_gate([ChannelDescriptor(producer.address, "p", 2)]))
         nursery.start_soon(write)
         await trio.sleep(10)
-        found = producer.statistics(), consumer.statistics()
+        actual = producer.statistics(), consumer.statistics()
         nursery.cancel_scope.cancel()
-    return found
+    return actual
 
 
 def statistics_of(name: str) -> tuple[NetworkStatistics, NetworkStatistics]:
@@ -64,14 +64,14 @@ def test_every_metric_has_finite_values_after_a_little_run() -> None:
     for detailed in (False, True):
         seen: set[str] = set()
         for statistics in statistics_of(f"metrics-{detailed}"):
-            found = samples(statistics, detailed=detailed)
-            keys = [(sample.metric.name, *sample.labels.values()) for sample in found]
+            actual = samples(statistics, detailed=detailed)
+            keys = [(sample.metric.name, *sample.labels.values()) for sample in actual]
             assert len(set(keys)) == len(keys)
-            for metric, labels, value in found:
+            for metric, labels, value in actual:
                 assert math.isfinite(value), metric.name
                 assert value >= 0, metric.name
                 assert tuple(labels) == metric.scope.labels
-            seen |= {sample.metric.name for sample in found}
+            seen |= {sample.metric.name for sample in actual}
         of_slots = {metric.name for metric in CATALOGUE if metric.scope.labels == ("slot",)}  # their supervisor's
         assert seen == {metric.name for metric in CATALOGUE if detailed or not metric.is_detailed} - of_slots
 

@@ -247,23 +247,23 @@ async def test_other_tasks_have_their_turn_and_what_they_bring_is_seen() -> None
     world = World()
     await world.settle(0.001)
     signal = Signal()
-    found = False
+    actual = False
 
     async def other() -> None:
-        nonlocal found
+        nonlocal actual
         await trio.lowlevel.checkpoint()
-        found = True
+        actual = True
         signal.wake()  # nobody is parked: what looks must see it
 
     def look() -> bool:
         world.now += LOOK_S
-        return found
+        return actual
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
         with trio.fail_after(5):
             await world.spinner.wait(LIMIT_S, look, signal.wait)
-    assert found
+    assert actual
 
 
 async def test_a_spinning_task_can_be_cancelled() -> None:

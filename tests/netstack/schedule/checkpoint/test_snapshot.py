@@ -129,24 +129,24 @@ def test_what_is_too_deep_is_refused_when_it_is_written_never_when_it_is_read(ki
         assert "the state of sink-0 cannot be stored: it is nested too deep" in str(error)  # noqa: PT017  both are right
     else:
         assert levels <= 1020
-        found = decode_snapshot(b"".join(pieces), 1).operator
+        actual = decode_snapshot(b"".join(pieces), 1).operator
         for _ in range(levels):  # by hand: comparing recurses
-            assert type(found) is type(state)
-            (found,), (state,) = [
-                [*each.values()] if isinstance(each, dict) and kind != "key" else [*each] for each in (found, state)
+            assert type(actual) is type(state)
+            (actual,), (state,) = [
+                [*each.values()] if isinstance(each, dict) and kind != "key" else [*each] for each in (actual, state)
             ]
             if kind == "mixed":
-                found, state = found[0][0], state[0][0]
+                actual, state = actual[0][0], state[0][0]
 
 
 def test_tuples_as_deep_keys_come_back() -> None:
     key: Any = ()
     for _ in range(250):  # older versions of msgpack take no 300
         key = (key,)
-    (found,) = stored({key: 1})
+    (actual,) = stored({key: 1})
     for _ in range(250):
-        (found,) = found
-    assert found == ()
+        (actual,) = actual
+    assert actual == ()
 
 
 def test_what_only_msgpack_knows_comes_back() -> None:

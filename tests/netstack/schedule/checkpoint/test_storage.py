@@ -41,8 +41,8 @@ def write(
 
 def names(path: Path) -> list[str]:
     """What is in a folder but who owns it, without the checksums in the names of state files."""
-    found = (entry.name for entry in path.iterdir() if not entry.name.startswith("epoch-"))
-    return sorted(re.sub(r"\.[0-9a-f]{8}\.state", ".state", name) for name in found)
+    actual = (entry.name for entry in path.iterdir() if not entry.name.startswith("epoch-"))
+    return sorted(re.sub(r"\.[0-9a-f]{8}\.state", ".state", name) for name in actual)
 
 
 def state_file(folder: Path, checkpoint_id: int, name: str) -> Path:

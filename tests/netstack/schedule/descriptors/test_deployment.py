@@ -74,9 +74,9 @@ class Setting:
         numbers = index_array(subtasks)
         slots = tuple(PhysicalSlot(Location("tm-0"), 3) for _ in subtasks)
         deploy = Deploy(numbers, self.executions.attempts[numbers], slots, 17)
-        found = dict(self.deployment.descriptors(deploy))
-        assert [*found] == [*subtasks]
-        return [TaskDeploymentDescriptor.parse(data) for data in found.values()]
+        actual = dict(self.deployment.descriptors(deploy))
+        assert [*actual] == [*subtasks]
+        return [TaskDeploymentDescriptor.parse(data) for data in actual.values()]
 
     def addresses(self, descriptor: TaskDeploymentDescriptor) -> list[str]:
         loaded = descriptor.loaded(lambda key: self.store.get("run-1", key))
@@ -117,7 +117,7 @@ def test_pointwise_consumers_have_a_list_each() -> None:
     setting = Setting(ResultPartitionType.PIPELINED_BOUNDED, pattern=DistributionPattern.POINTWISE)
     setting.deploy_producers()
     consumers = setting.sent(*CONSUMERS.tolist())
-    assert [setting.addresses(descriptor) for descriptor in consumers] == [[found.address] for found in LOCATIONS]
+    assert [setting.addresses(descriptor) for descriptor in consumers] == [[actual.address] for actual in LOCATIONS]
     assert setting.deployment.cache.statistics().groups == 4
 
 

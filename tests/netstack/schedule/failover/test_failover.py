@@ -29,12 +29,12 @@ class Job:
             self.is_tracked[self.partition(name)] = False
 
     def restarts(self, failed, missing=None):
-        found = self.failover.subtasks_to_restart(
+        actual = self.failover.subtasks_to_restart(
             index_array([self.names().index(failed)]),
             self.is_tracked,
             None if missing is None else self.partition(missing),
         )
-        return " ".join(self.names()[subtask] for subtask in found.tolist())
+        return " ".join(self.names()[subtask] for subtask in actual.tolist())
 
 
 SIX = (
@@ -116,15 +116,15 @@ def test_losses_cascade_through_many_stages():
 
 def test_the_headline_job_restarts_one_source_and_every_sink():
     job = Job("source(10000) -all,blocking-> sink(10000)")
-    found = job.failover.subtasks_to_restart(index_array([0]), job.is_tracked)
-    assert found.size == 10_001
+    actual = job.failover.subtasks_to_restart(index_array([0]), job.is_tracked)
+    assert actual.size == 10_001
     assert job.failover.subtasks_to_restart(index_array([10_000]), job.is_tracked).tolist() == [10_000]
 
 
 def test_several_that_failed_together():
     job = Job(SIX)
-    found = job.failover.subtasks_to_restart(index_array([3, 5]), job.is_tracked)
-    assert [job.names()[subtask] for subtask in found.tolist()] == ["v4", "v6"]
+    actual = job.failover.subtasks_to_restart(index_array([3, 5]), job.is_tracked)
+    assert [job.names()[subtask] for subtask in actual.tolist()] == ["v4", "v6"]
 
 
 def test_what_does_not_exist_is_refused():

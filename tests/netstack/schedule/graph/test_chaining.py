@@ -29,9 +29,9 @@ def names(job: StreamEnvironment) -> list[str]:
 
 
 def refused(job: StreamEnvironment, source: str, target: str) -> list[str]:
-    (told,) = Chaining(job.stream_graph()).explain_between(source, target)
-    assert not told.is_chained
-    return [condition.number for condition in told.deciding]
+    (reported,) = Chaining(job.stream_graph()).explain_between(source, target)
+    assert not reported.is_chained
+    return [condition.number for condition in reported.deciding]
 
 
 def test_a_change_of_the_slot_sharing_group_breaks_the_chain_and_later_operators_inherit_it() -> None:
@@ -82,9 +82,9 @@ def test_every_pair_of_strategies(up: ChainingStrategy, down: ChainingStrategy, 
         down is ChainingStrategy.ALWAYS or (down is ChainingStrategy.HEAD_WITH_SOURCES and is_source)
     )
     chaining = Chaining(job.stream_graph())
-    (told,) = chaining.explain_between("first" if is_source else "second", "last")
-    assert told.is_chained is wanted
-    assert {condition.number for condition in told.deciding if not condition.holds} <= {"C6", "C7"}
+    (reported,) = chaining.explain_between("first" if is_source else "second", "last")
+    assert reported.is_chained is wanted
+    assert {condition.number for condition in reported.deciding if not condition.holds} <= {"C6", "C7"}
     assert len(chaining.chains) == (1 if wanted else 2) + (0 if is_source else 1)
 
 
@@ -99,11 +99,11 @@ def test_two_sources_become_inputs_of_one_vertex() -> None:
     assert vertex.operators == ("join", "map", "left", "right")
     assert vertex.is_source
     assert not made.job.edges
-    (told,) = made.chaining.explain_between("left", "join")
-    assert told.is_chained
-    assert told.is_source_input
-    assert [condition.number for condition in told.conditions if condition.is_waived] == ["C1"]
-    assert "C1 is waived" in str(told)
+    (reported,) = made.chaining.explain_between("left", "join")
+    assert reported.is_chained
+    assert reported.is_source_input
+    assert [condition.number for condition in reported.conditions if condition.is_waived] == ["C1"]
+    assert "C1 is waived" in str(reported)
 
 
 def test_a_source_with_two_outputs_or_a_legacy_one_is_no_input_of_a_chain() -> None:
@@ -148,18 +148,18 @@ def test_conditions_of_the_job_and_of_the_node() -> None:
     off.source(F).sink(F)
     assert refused(off, "source", "sink") == ["C2"]
 
-    apart = StreamEnvironment(settings=StreamSettings(chains_different_max_parallelism=False))
-    apart.source(F).set_max_parallelism(64).sink(F)
-    assert refused(apart, "source", "sink") == ["C9"]
+    separate = StreamEnvironment(settings=StreamSettings(chains_different_max_parallelism=False))
+    separate.source(F).set_max_parallelism(64).sink(F)
+    assert refused(separate, "source", "sink") == ["C9"]
 
     without = StreamGraph(
         name="iteration",
         nodes=(StreamNode(name="head", is_source=True, has_operator=False), StreamNode(name="map")),
         edges=(StreamEdge(source=0, target=1),),
     )
-    (told,) = Chaining(without).explain_between("head", "map")
-    assert [condition.number for condition in told.deciding] == ["C4"]
-    assert told.reason == "not chained: C4 head has no operator"
+    (reported,) = Chaining(without).explain_between("head", "map")
+    assert [condition.number for condition in reported.deciding] == ["C4"]
+    assert reported.reason == "not chained: C4 head has no operator"
 
 
 def test_different_max_parallelism_is_chained_and_the_least_counts() -> None:
@@ -206,9 +206,9 @@ def test_batch_exchange_on_a_forward_edge() -> None:
 def test_all_that_is_told_of_an_edge() -> None:
     job = StreamEnvironment()
     job.source(F, name="in").sink(F, name="out")
-    (told,) = Chaining(job.stream_graph()).explain_between("in", "out")
-    assert told.reason == "chained: all conditions hold"
-    assert str(told).splitlines() == [
+    (reported,) = Chaining(job.stream_graph()).explain_between("in", "out")
+    assert reported.reason == "chained: all conditions hold"
+    assert str(reported).splitlines() == [
         "in -> out: chained: all conditions hold",
         "  C1  yes    out has 1 input edge",
         "  C2  yes    chaining is on for the job",

@@ -142,7 +142,7 @@ def test_what_is_no_job(operators: list[dict[str, Any]], text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "this is not JSON"),
         ("[]", r"the document is \[\]; give an object"),
@@ -151,8 +151,8 @@ def test_what_is_no_job(operators: list[dict[str, Any]], text: str) -> None:
         ('{"buffer_timeout_s": NaN}', "NaN is not a number; give a finite one"),
     ],
 )
-def test_what_is_no_document(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_no_document(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_job(text)
 
 

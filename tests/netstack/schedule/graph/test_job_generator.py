@@ -72,8 +72,8 @@ def test_the_pattern_of_each_partitioner(partitioner: str, pattern: Distribution
     ],
 )
 def test_the_result_under_each_global_mode(mode: Mode, forward: Kind, rescale: Kind, rebalance: Kind) -> None:
-    found = [two(name, exchange_mode=mode).datasets[0].type for name in ("forward", "rescale", "rebalance")]
-    assert found == [forward, rescale, rebalance]
+    actual = [two(name, exchange_mode=mode).datasets[0].type for name in ("forward", "rescale", "rebalance")]
+    assert actual == [forward, rescale, rebalance]
 
 
 @pytest.mark.parametrize(

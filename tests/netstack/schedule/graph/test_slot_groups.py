@@ -109,9 +109,9 @@ def co_located(group: str, mode: ExchangeMode) -> StreamEnvironment:
 
 def test_co_located_vertices_share_slots_and_run_together() -> None:
     assert made(co_located("default", ExchangeMode.PIPELINED)).vertices[1].co_location_group == "loop"
-    apart = co_located("other", ExchangeMode.PIPELINED).stream_graph()
+    separate = co_located("other", ExchangeMode.PIPELINED).stream_graph()
     with pytest.raises(ConfigError, match="are in the slot sharing groups 'default' and 'other'"):
-        job_graph(apart)
+        job_graph(separate)
     later = co_located("default", ExchangeMode.BATCH).stream_graph()
     with pytest.raises(ConfigError, match="are in different pipelined regions"):
         job_graph(later)

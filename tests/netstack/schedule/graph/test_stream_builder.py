@@ -170,10 +170,10 @@ def test_a_program_that_is_run_is_named_by_its_file(words: list[str], name: str,
         "except ConfigError as error:\n    print(error)\n"
     )
     (tmp_path / "words.py").write_text(program)
-    shown = subprocess.run(
+    displayed = subprocess.run(
         [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True, input=program
     )
-    assert name in shown.stdout
+    assert name in displayed.stdout
 
 
 def test_several_channels_are_between_invokables_that_are_all_connected() -> None:

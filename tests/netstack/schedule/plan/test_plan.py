@@ -173,7 +173,7 @@ def test_a_job_with_network_settings_of_its_own_has_their_buffers_in_each_proces
 
 def test_the_size_of_the_cluster() -> None:
     graph = shuffle(6)
-    found = [
+    actual = [
         (plan.taskmanagers, plan.slots)
         for plan in (
             make_plan(graph),
@@ -182,7 +182,7 @@ def test_the_size_of_the_cluster() -> None:
             make_plan(graph, taskmanagers=5, slots=3),
         )
     ]
-    assert found == [(6, 1), (4, 2), (2, 4), (5, 3)]
+    assert actual == [(6, 1), (4, 2), (2, 4), (5, 3)]
     with pytest.raises(ConfigError, match="slots=0"):
         make_plan(graph, slots=0)
 
@@ -424,8 +424,8 @@ def test_the_document() -> None:
     }
     assert [row["buffers_required"] for row in document["taskmanagers"]] == [50, 46]
     assert document["regions"] == [{"chains": ["A", "B", "C", "D"], "regions": 1, "sizes": {"10": 1}}]
-    told = document["reasons"][1]
-    assert [one["number"] for one in told["conditions"] if not one["holds"]] == ["C10"]
+    reported = document["reasons"][1]
+    assert [one["number"] for one in reported["conditions"] if not one["holds"]] == ["C10"]
 
 
 def test_names_are_escaped() -> None:
@@ -506,14 +506,14 @@ def test_the_page_needs_no_more_width_than_the_screen(chromium: str, tmp_path: P
     check = "<script>document.title = document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'too wide'</script>"
     page.write_text(plan_html(make_plan(nightly_join().stream_graph(), taskmanagers=3, slots=2)) + check, "utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
-    shown = subprocess.run(
+    displayed = subprocess.run(
         [chromium, *flags, f"--user-data-dir={tmp_path}", page.as_uri()],
         capture_output=True,
         text=True,
         check=True,
         timeout=120,
     )
-    assert "<title>fits</title>" in shown.stdout
+    assert "<title>fits</title>" in displayed.stdout
 
 
 def test_short_texts() -> None:

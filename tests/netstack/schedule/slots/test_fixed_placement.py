@@ -30,7 +30,7 @@ def test_subtasks_of_a_vertex_share_slots_if_there_are_fewer(slots: int, groups:
 
 
 @pytest.mark.parametrize(
-    ("job", "places", "said"),
+    ("job", "places", "message"),
     [
         (JOB, {"a": ("x", "x", "x")}, "vertex 'b' has 2 subtasks, but 0 places"),
         (JOB, {"a": ("x",), "b": ("x", "x")}, "vertex 'a' has 3 subtasks, but 1 places"),
@@ -38,8 +38,8 @@ def test_subtasks_of_a_vertex_share_slots_if_there_are_fewer(slots: int, groups:
         (replace(JOB, slot_sharing_groups=(SlotSharingGroup("a"), SlotSharingGroup("b"))), {}, "cannot be placed"),
     ],
 )
-def test_what_cannot_be_placed(job: JobGraph, places: dict[str, tuple[str, ...]], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_placed(job: JobGraph, places: dict[str, tuple[str, ...]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         FixedPlacement(places).groups(job)
 
 

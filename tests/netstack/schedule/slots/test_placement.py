@@ -102,11 +102,11 @@ def test_what_nobody_waits_for_runs_at_once_where_there_is_room():
 def test_a_job_without_blocking_results_runs_at_once():
     pipelined = two_inputs(3, 2, type=ResultPartitionType.PIPELINED_BOUNDED)
     assert place(pipelined, [7]).stages == ((0, 1, 2),)
-    apart = JobGraph(
+    separate = JobGraph(
         "job", (JobVertex("a", 3), JobVertex("b", 2, slot_sharing_group=1)), (), (), pipelined.slot_sharing_groups[:2]
     )
     with pytest.raises(ConfigError, match="needs 5 slots at once"):
-        place(apart, [4])
+        place(separate, [4])
 
 
 def test_a_stage_must_fit():

@@ -34,9 +34,9 @@ def test_profiles_must_be_equal_unless_one_side_is_open(slot, request_, fits):
 
 
 def test_exact_pairs_leave_the_rest_flexible():
-    found = mapping("ssb", "bsss")
-    assert reserved(found) == {"s": {"s": 2}, "b": {"b": 1}}
-    assert named(found.flexible) == {"s": 1}
+    actual = mapping("ssb", "bsss")
+    assert reserved(actual) == {"s": {"s": 2}, "b": {"b": 1}}
+    assert named(actual.flexible) == {"s": 1}
 
 
 def test_a_request_without_a_slot_of_its_profile_is_infeasible():
@@ -45,17 +45,17 @@ def test_a_request_without_a_slot_of_its_profile_is_infeasible():
 
 
 def test_unknown_requests_take_what_is_left():
-    found = mapping("UUsb", "bbb*ss")
-    assert reserved(found)["s"] == {"s": 1}
-    assert reserved(found)["b"] == {"b": 1}
-    assert sum(reserved(found)["U"].values()) == 2
-    assert sum(found.flexible.values()) == 2
+    actual = mapping("UUsb", "bbb*ss")
+    assert reserved(actual)["s"] == {"s": 1}
+    assert reserved(actual)["b"] == {"b": 1}
+    assert sum(reserved(actual)["U"].values()) == 2
+    assert sum(actual.flexible.values()) == 2
 
 
 def test_concrete_requests_come_before_unknown_ones_for_slots_of_any_profile():
-    found = mapping("UUssbb", "bs****")
-    assert reserved(found) == {"U": {"*": 2}, "s": {"s": 1, "*": 1}, "b": {"b": 1, "*": 1}}
-    assert found.flexible == {}
+    actual = mapping("UUssbb", "bs****")
+    assert reserved(actual) == {"U": {"*": 2}, "s": {"s": 1, "*": 1}, "b": {"b": 1, "*": 1}}
+    assert actual.flexible == {}
 
 
 def test_nothing_to_map():
@@ -65,18 +65,18 @@ def test_nothing_to_map():
 
 
 def test_taking_a_flexible_slot_gives_a_reserved_one_back():
-    found = mapping("Ub", "bs*")  # U is served by s, so * is flexible
-    assert reserved(found) == {"U": {"s": 1}, "b": {"b": 1}}
-    found.take(UNKNOWN_PROFILE, ANY_PROFILE)
-    assert named(found.flexible) == {"s": 1}
-    assert not found.allows(BIG, SMALL)
-    assert found.allows(BIG, BIG)
+    actual = mapping("Ub", "bs*")  # U is served by s, so * is flexible
+    assert reserved(actual) == {"U": {"s": 1}, "b": {"b": 1}}
+    actual.take(UNKNOWN_PROFILE, ANY_PROFILE)
+    assert named(actual.flexible) == {"s": 1}
+    assert not actual.allows(BIG, SMALL)
+    assert actual.allows(BIG, BIG)
 
 
 def test_a_slot_another_request_depends_on_is_not_allowed():
-    found = mapping("Ub", "bs")
-    assert not found.allows(UNKNOWN_PROFILE, BIG)
-    assert found.allows(UNKNOWN_PROFILE, SMALL)
+    actual = mapping("Ub", "bs")
+    assert not actual.allows(UNKNOWN_PROFILE, BIG)
+    assert actual.allows(UNKNOWN_PROFILE, SMALL)
 
 
 @pytest.mark.parametrize(("requests", "slots", "what"), [("*", "s", "any"), ("s", "U", "unknown")])
@@ -86,8 +86,8 @@ def test_profiles_on_the_wrong_side_are_refused(requests, slots, what):
 
 
 def test_counts_are_kept():
-    found = mapping("UUsb", "bbb*ss")
-    total = Counter(found.flexible)
-    for slots in found.reserved.values():
+    actual = mapping("UUsb", "bbb*ss")
+    total = Counter(actual.flexible)
+    for slots in actual.reserved.values():
         total += Counter(slots)
     assert total == Counter(PROFILES[one] for one in "bbb*ss")

@@ -5,11 +5,11 @@ from netstack.schedule.structures import NOTHING, connected_components, index_ar
 
 
 def components(label):
-    found = {}
+    actual = {}
     for node, component in enumerate(label.tolist()):
-        found.setdefault(component, set()).add(node)
-    assert all(component == min(members) for component, members in found.items())
-    return list(found.values())
+        actual.setdefault(component, set()).add(node)
+    assert all(component == min(members) for component, members in actual.items())
+    return list(actual.values())
 
 
 def strongly(edges_of_node):
@@ -56,8 +56,8 @@ def test_a_long_chain_between_two_rings_stays_apart():
         target.append(node + 1)
     source += [201, 200]
     target += [200, 201]
-    found = components(strongly_connected_components(202, index_array(source), index_array(target)))
-    assert found == [{0, 1}, *({node} for node in range(2, 200)), {200, 201}]
+    actual = components(strongly_connected_components(202, index_array(source), index_array(target)))
+    assert actual == [{0, 1}, *({node} for node in range(2, 200)), {200, 201}]
 
 
 def test_connected_components():

@@ -61,9 +61,9 @@ def test_a_marker_in_front_of_a_task_counts_for_its_edge_and_for_all_tasks_behin
 
 
 def test_measured_markers_stand_beside_the_waiting_ones() -> None:
-    found = told({LEFT: queued(markers=[[0, SOURCE, 34, 34]])}, {LEFT: {"input 0": [1, 2, 3]}, SINK: {"input 0": [4]}})
-    assert found["source to left"] == (3, 1, 34, ["p99_us", "max_us"])
-    assert found["left to sink"] == (1, 0, 4, []), "nothing waits there"
+    actual = told({LEFT: queued(markers=[[0, SOURCE, 34, 34]])}, {LEFT: {"input 0": [1, 2, 3]}, SINK: {"input 0": [4]}})
+    assert actual["source to left"] == (3, 1, 34, ["p99_us", "max_us"])
+    assert actual["left to sink"] == (1, 0, 4, []), "nothing waits there"
 
 
 @given(st.integers(1, 9), st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))

@@ -53,8 +53,8 @@ async def test_a_job_is_followed_to_its_end(autojump_clock: MockClock, tmp_path:
             assert (job.checkpoints_completed, job.checkpoints_failed, job.blocked_s) == (1, 1, 0.0)
             assert job.checkpoint_age_s is not None
             assert job.checkpoint_age_s >= 10.0
-            found = {sample.metric.name: sample.value for sample in samples(now, catalogue=CATALOGUE) if sample.labels}
-            assert found["netstack_job_failed_checkpoints_total"] == 1
+            actual = {sample.metric.name: sample.value for sample in samples(now, catalogue=CATALOGUE) if sample.labels}
+            assert actual["netstack_job_failed_checkpoints_total"] == 1
             await user.ask("cancel", job_id=job_id)
         after = statistics(manager)
         assert (after.running, after.jobs["canceled"], after.jobs["running"]) == ((), 1, 0)
@@ -71,12 +71,12 @@ async def test_latencies_are_quantiles_of_each_edge_and_source_and_as_many_as_ar
         latencies = {"input 0": [30, 10, 20], "source 0": [50]}
         tm.link.send(JobProgress(job_id, {"2": {"records_in": 1, "latencies": latencies}}))
         await tm.link.ping()
-        found = {
+        actual = {
             tuple(sample.labels.values())[2:]: sample.value
             for sample in samples(statistics(manager), catalogue=CATALOGUE)
             if sample.metric.name == "netstack_job_latency_seconds"
         }
-        assert found == {
+        assert actual == {
             ("map", "sink", "edge", "0.5"): 20e-6,
             ("map", "sink", "edge", "0.99"): 30e-6,
             ("map", "sink", "edge", "1"): 30e-6,

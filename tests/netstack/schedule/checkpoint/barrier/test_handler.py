@@ -258,22 +258,22 @@ def test_statistics_follow_a_checkpoint(stage: Any) -> None:
     handler = turning(stage, 3)
     stage.wait_ms(500)
     handler.on_announcement(1, stage.aligned(7, timeout_ms=1000, age_ms=3), 1)
-    found = handler.statistics()
-    assert (found.checkpoint_id, found.pending) == (7, (7,))
-    assert (found.received_barriers, found.expected_barriers, found.alignment_started_s) == (0, 3, None)
+    actual = handler.statistics()
+    assert (actual.checkpoint_id, actual.pending) == (7, (7,))
+    assert (actual.received_barriers, actual.expected_barriers, actual.alignment_started_s) == (0, 3, None)
     stage.wait_ms(5)
     handler.on_barrier(0, stage.aligned(7, timeout_ms=1000))
     handler.on_end_of_partition(2)
-    found = handler.statistics()
-    assert (found.received_barriers, found.expected_barriers, found.open_channels) == (2, 3, 2)
-    assert found.alignment_started_s == stage.now_s
-    assert (found.blocked_channels, found.completed, found.last) == (1, 0, None)
+    actual = handler.statistics()
+    assert (actual.received_barriers, actual.expected_barriers, actual.open_channels) == (2, 3, 2)
+    assert actual.alignment_started_s == stage.now_s
+    assert (actual.blocked_channels, actual.completed, actual.last) == (1, 0, None)
     stage.wait_ms(20)
     handler.on_barrier(1, stage.aligned(7, timeout_ms=1000))
-    found = handler.statistics()
-    assert (found.pending, found.received_barriers, found.expected_barriers) == ((), 0, 0)
-    assert (found.blocked_channels, found.completed, found.alignment_started_s) == (0, 1, None)
-    assert found.last == AlignmentStatistics(7, 3, start_delay_ns=8 * MS, duration_ns=20 * MS, timed_out=False)
+    actual = handler.statistics()
+    assert (actual.pending, actual.received_barriers, actual.expected_barriers) == ((), 0, 0)
+    assert (actual.blocked_channels, actual.completed, actual.alignment_started_s) == (0, 1, None)
+    assert actual.last == AlignmentStatistics(7, 3, start_delay_ns=8 * MS, duration_ns=20 * MS, timed_out=False)
     assert stage.triggered[0][0].elapsed_ns == 28 * MS
 
 

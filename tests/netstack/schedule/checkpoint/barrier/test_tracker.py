@@ -234,12 +234,12 @@ def test_closing_aborts_what_is_pending(stage: Any) -> None:
 def test_statistics_follow_a_checkpoint(stage: Any) -> None:
     tracker = tracking(stage, 2)
     tracker.on_barrier(0, stage.counted(3, age_ms=7))
-    found = tracker.statistics()
-    assert (found.checkpoint_id, found.pending, found.alignment_started_s) == (3, (3,), stage.now_s)
-    assert (found.received_barriers, found.expected_barriers, found.open_channels) == (1, 2, 2)
+    actual = tracker.statistics()
+    assert (actual.checkpoint_id, actual.pending, actual.alignment_started_s) == (3, (3,), stage.now_s)
+    assert (actual.received_barriers, actual.expected_barriers, actual.open_channels) == (1, 2, 2)
     stage.wait_ms(5)
     tracker.on_barrier(1, stage.counted(3))
-    found = tracker.statistics()
-    assert (found.pending, found.completed, found.alignment_started_s) == ((), 1, None)
-    assert found.last == AlignmentStatistics(3, 2, start_delay_ns=7 * MS, duration_ns=5 * MS, timed_out=False)
+    actual = tracker.statistics()
+    assert (actual.pending, actual.completed, actual.alignment_started_s) == ((), 1, None)
+    assert actual.last == AlignmentStatistics(3, 2, start_delay_ns=7 * MS, duration_ns=5 * MS, timed_out=False)
     assert stage.triggered[0][0].elapsed_ns == 12 * MS

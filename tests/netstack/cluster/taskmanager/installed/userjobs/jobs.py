@@ -49,8 +49,8 @@ async def words(task: InvokableTask) -> int:
 async def count(task: InvokableTask) -> dict[str, Any]:
     """Reads everything."""
     gate = await task.open_gate()
-    found = [word async for word in RecordReader(gate, format="str")]
-    return {"words": len(found), "last": found[-1] if found else None}
+    actual = [word async for word in RecordReader(gate, format="str")]
+    return {"words": len(actual), "last": actual[-1] if actual else None}
 
 
 async def echo(task: InvokableTask) -> str:
@@ -196,7 +196,7 @@ async def _stale_cancellation() -> None:
 
 
 def _nested(depth: int) -> list[Any]:
-    found: list[Any] = []
+    actual: list[Any] = []
     for _ in range(depth):
-        found = [found]
-    return found
+        actual = [actual]
+    return actual
