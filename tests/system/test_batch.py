@@ -326,6 +326,7 @@ async def test_a_slow_host_gets_help(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert not kept_files(tmp_path, "*.data"), "of the one that lost, too"
 
 
+@pytest.mark.whole
 @trio_test
 async def test_a_lost_host_costs_only_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both producers have finished and both consumers run, each kind on either host, when one is killed."""

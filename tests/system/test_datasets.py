@@ -44,6 +44,7 @@ async def wait_files(folder: Path, count: int) -> None:
         await trio.sleep(0.02)
 
 
+@pytest.mark.whole
 @trio_test
 async def test_another_job_reads_it_until_it_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -146,6 +146,7 @@ def test_a_coordinator_that_dies_leaves_nothing(bench: Bench) -> None:
     assert bench.run("run", "--seconds", "0.5")["delivered"]
 
 
+@pytest.mark.whole
 def test_a_stranger_is_kept_out(bench: Bench, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.touch(mode=0o600)

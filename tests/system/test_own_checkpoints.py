@@ -99,6 +99,7 @@ class Run:
             self.ends["sink"] += 1
 
 
+@pytest.mark.whole
 def test_a_killed_worker_costs_no_record(tmp_path: Path) -> None:
     start = -1
     for kill_at in (4, 11, None):

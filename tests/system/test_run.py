@@ -365,6 +365,7 @@ def run_program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.whole
 def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
     displayed = run_program(
         tmp_path,

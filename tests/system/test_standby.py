@@ -30,6 +30,7 @@ def counted(results: dict[str, Any], operator: str) -> list[list[int]]:
     return sorted(row for subtask in results[operator].values() for row in subtask["counts"])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.long)])
 def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: str) -> None:
     address = free_address()

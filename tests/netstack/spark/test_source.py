@@ -36,6 +36,7 @@ def start_worker(folder: Path, address: str, rows: int, rows_of_an_epoch: int) -
     return subprocess.Popen([sys.executable, str(WORKER), *arguments], env={**os.environ, "PYTHONPATH": os.getcwd()})
 
 
+@pytest.mark.whole
 def test_partitions_are_a_data_frame(spark: Any) -> None:
     spark.dataSource.register(NetstackDataSource)
     with blocking.open_network("tcp://127.0.0.1:0") as network:

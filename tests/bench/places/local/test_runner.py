@@ -271,7 +271,7 @@ def test_without_credit_beside_credit() -> None:
     assert theirs["ratio"]["records_per_s"] == ours["records_per_s"] / theirs["records_per_s"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["tcp", "shm"])  # the threads are at the sockets, or the loop is
 @pytest.mark.parametrize("rate_per_s", [None, 20_000.0])
 def test_both_ends_in_threads_that_block(rate_per_s: float | None, transport: str) -> None:
