@@ -51,7 +51,7 @@ mutants: .venv/.installed-dev
 # What touches the data path, on its compiled build; `make test` runs all of it in Python where nothing was compiled.
 CORE_TESTS := $(addprefix tests/netstack/,exchange network testing) tests/spec \
 	tests/packaging/test_build.py tests/netstack/spark/test_ship.py tests/bench/places/local/test_runner.py tests/bench/places/local/test_pair.py $(wildcard tests/system/test_hostile_*.py) \
-	tests/system/test_two_processes.py $(addprefix tests/laws/test_,builder.py builds.py cancellation.py cells.py chunks.py credit.py \
+	tests/system/test_two_processes.py $(addprefix tests/laws/test_,builder.py builds.py cancellation.py fast_path.py chunks.py credit.py \
 	debloating.py emit_batch.py flink_hostile.py flink_replay.py flink_vectors.py pools.py record_framing.py soak.py subpartition.py)
 
 check: .venv/.installed-dev
