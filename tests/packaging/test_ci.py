@@ -115,6 +115,11 @@ def test_every_test_that_is_marked_long_runs_in_exactly_one_step() -> None:
         assert len(chosen) == 1, (names, chosen)
 
 
+def test_the_tests_of_the_compiled_build_are_there() -> None:
+    done = subprocess.run(["make", "--silent", "core-tests"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [each for each in done.stdout.split() if not (ROOT / each).exists()] == []
+
+
 def test_the_jobs_of_the_workflow_are_the_steps() -> None:
     jobs = yaml.YAML(typ="safe").load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
     pythons = [f"on-{each}" for each in jobs["wheel"]["strategy"]["matrix"]["python"]]
