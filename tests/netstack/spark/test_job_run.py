@@ -25,7 +25,7 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.spark import SparkFailed, run
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNT = 4000
@@ -84,7 +84,6 @@ def test_wrong_settings_are_refused_before_a_stage_starts_which_would_fail_and_s
         run(spark, counting)  # type: ignore[arg-type]
 
 
-@pytest.mark.whole
 def test_a_record_that_is_too_long_is_refused_by_the_limit_that_was_given(spark: Any) -> None:
     job = StreamEnvironment("long", settings=StreamSettings(restart=RestartSettings(kind="none")))
     job.source("jobworld:long_records").rebalance().sink("jobworld:same", name="sink")
@@ -130,7 +129,6 @@ def job():
 """
 
 
-@pytest.mark.whole
 def test_a_package_that_only_the_driver_has_is_sent_along(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +174,6 @@ def test_what_the_command_refuses_starts_no_spark(
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.whole
 def test_what_cannot_run_is_one_sentence(spark: Any) -> None:
     with pytest.raises(SparkFailed, match="needs 3 slots at once") as caught:
         run(spark, counting(), taskmanagers=3)

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from netstack.spark import exchange, plain_errors
 from netstack.spark.classic import ClassicDriver, is_straight
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]
 
 ROWS = 100
 
@@ -98,7 +98,6 @@ def test_a_layout_agrees_with_the_rdds_of_its_plan_and_runs_nothing(spark: Any, 
     assert unknown == {*unmatched, *existing, "pruned", "recursion", "union", "coalesce", "limit"}
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("adaptive", ["false", "true"])
 def test_a_plan_with_broadcasts_is_exchanged(spark: Any, adaptive: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812

@@ -19,7 +19,7 @@ from netstack.network.connection.authentication import Secret
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.spark import register
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]
 
 PAGE = Path(__file__).parents[3] / "tools/docs/pages/how-to/spark.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -14,14 +14,13 @@ pytest.importorskip("pyspark")
 from netstack import blocking
 from netstack.spark import Publisher, SparkFailed, Subscriber, plain_errors, register
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]
 
 
 def table_of(epoch: Any) -> Any:
     return pa.Table.from_batches(list(epoch))
 
 
-@pytest.mark.whole
 def test_a_data_frame_is_one_epoch_or_none(spark: Any, tmp_path: Path) -> None:
     register(spark)
     df = spark.range(0, 3000, 1, 3).selectExpr(
@@ -47,7 +46,6 @@ def test_a_data_frame_is_one_epoch_or_none(spark: Any, tmp_path: Path) -> None:
         assert not list(tmp_path.glob("staged-*"))  # the driver has told it
 
 
-@pytest.mark.whole
 def test_any_thread_writes_after_it_has_registered_and_timestamps_are_in_utc(spark: Any, tmp_path: Path) -> None:
     df = spark.range(3).selectExpr("timestamp_seconds(id) as at", "array(timestamp_seconds(id)) as list")
     errors: list[BaseException] = []

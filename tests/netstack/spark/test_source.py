@@ -26,7 +26,7 @@ from netstack.spark.publisher import Publisher
 from netstack.spark.source import NetstackDataSource
 from netstack.spark.source_options import Settings, sink_settings
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]
 
 WORKER = Path(__file__).with_name("stream_worker.py")
 
@@ -36,7 +36,6 @@ def start_worker(folder: Path, address: str, rows: int, rows_of_an_epoch: int) -
     return subprocess.Popen([sys.executable, str(WORKER), *arguments], env={**os.environ, "PYTHONPATH": os.getcwd()})
 
 
-@pytest.mark.whole
 def test_partitions_are_a_data_frame(spark: Any) -> None:
     spark.dataSource.register(NetstackDataSource)
     with blocking.open_network("tcp://127.0.0.1:0") as network:
@@ -89,7 +88,6 @@ def test_a_stream_whose_both_ends_are_killed_arrives_exactly_once(spark: Any, tm
     assert sorted(ids) == list(range(rows))
 
 
-@pytest.mark.whole
 def test_available_now_reads_all_that_waits_and_two_queries_do_not_take_from_each_other(
     spark: Any, tmp_path: Path
 ) -> None:

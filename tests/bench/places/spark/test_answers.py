@@ -20,7 +20,7 @@ from netstack_bench.report.answers import decide
 from netstack_bench.report.points import Analysis
 from netstack_bench.store import Row
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 
 Rows = Callable[..., list[Row]]
 
@@ -29,7 +29,6 @@ def table(spark: Any, rows: list[Row], sweep_id: str) -> Any:
     return run_frame(spark, rows, sweep_id=sweep_id, command="")
 
 
-@pytest.mark.whole
 def test_tables_are_asked_as_folders_are(spark: Any, fake_rows: Rows) -> None:
     grid = Grid(record_sizes=(8,), channels=(1,), repeats=3, seconds=1.0)
     rows = fake_rows(grid, noise=0.01)
@@ -55,7 +54,6 @@ def test_tables_are_asked_as_folders_are(spark: Any, fake_rows: Rows) -> None:
     assert {each.verdict for each in compare(before, before).collect()} == {"same"}
 
 
-@pytest.mark.whole
 def test_tables_are_asked_in_sql(
     spark: Any, fake_rows: Rows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]
 
 ROOT = Path(__file__).resolve().parents[4]
 POINT = ["--timeouts", "0", "--record-sizes", "8", "--channels", "1", "--latency-seconds", "0"]
@@ -119,7 +119,6 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path: Path) ->
     assert table.name == f"sweep_id={nodes[0]['sweep_id']}"
 
 
-@pytest.mark.whole
 def test_ctrl_c_while_spark_starts_leaves_no_process(tmp_path: Path) -> None:
     terminal = Terminal("early", words(tmp_path / "sweep", "--seconds", "0.5"))
     terminal.read_until("left starting Spark")
@@ -132,7 +131,6 @@ def test_ctrl_c_while_spark_starts_leaves_no_process(tmp_path: Path) -> None:
     assert "Traceback" not in terminal.text
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL])
 def test_a_driver_that_is_ended_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     mark = f"signal-{number}"

@@ -51,13 +51,12 @@ from netstack_bench.places.spark.tables import (
 from netstack_bench.places.spark.workload import frame_of
 from netstack_bench.store import Store, flatten, read_rows
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 
 ROOT = Path(__file__).resolve().parents[4]
 LOCAL = SparkSettings(master="local[2]")
 
 
-@pytest.mark.whole
 def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark: Any) -> None:
     nodes: list[dict[str, Any]] = []
     engine = SparkEngine(spark, LOCAL, on_nodes=nodes.extend)
@@ -76,7 +75,6 @@ def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark:
     assert frame.columns == [column.split()[0] for column in NODE_SCHEMA.split(", ")]
 
 
-@pytest.mark.whole
 def test_sparks_pages_tell_which_run_a_job_is_and_how_fast_the_last_one_was(spark: Any) -> None:
     engine = SparkEngine(spark, LOCAL)
     for _ in range(2):
@@ -89,7 +87,6 @@ def test_sparks_pages_tell_which_run_a_job_is_and_how_fast_the_last_one_was(spar
     )
 
 
-@pytest.mark.whole
 def test_one_way_is_what_two_processes_do(spark: Any) -> None:
     nodes: list[dict[str, Any]] = []
     engine = SparkEngine(spark, LOCAL, on_nodes=nodes.extend)
@@ -100,7 +97,6 @@ def test_one_way_is_what_two_processes_do(spark: Any) -> None:
     assert {name for name, value in document["cpu_s_per_gb"].items() if value} == {"producer", "consumer", "total"}
 
 
-@pytest.mark.whole
 def test_too_few_slots_are_one_sentence_and_the_next_run_works(spark: Any) -> None:
     patient = dataclasses.replace(LOCAL, grace_s=60.0)
     engine = SparkEngine(spark, patient)
@@ -158,7 +154,6 @@ def test_a_frozen_node_ends_the_run_at_the_deadline_and_the_next_one_works(spark
     assert SparkEngine(spark, LOCAL)(SparkSpec(nodes=2, records=100))["delivered"]
 
 
-@pytest.mark.whole
 def test_a_sweep_from_a_notebook_is_a_data_frame(spark: Any, tmp_path: Path) -> None:
     settings = {
         "timeouts_s": (None, 0.0),
@@ -185,7 +180,6 @@ def test_a_sweep_from_a_notebook_is_a_data_frame(spark: Any, tmp_path: Path) -> 
     assert again.count() == frame.count()  # nothing was measured twice
 
 
-@pytest.mark.whole
 def test_a_sweep_of_the_users_rows(spark: Any, tmp_path: Path) -> None:
     df = spark.range(0, 2000, 1, 2).selectExpr("id", "concat('user-', id % 50) as user", "timestamp_seconds(id) as at")
     settings = {"timeouts_s": (0.01,), "channels": (2,), "seconds": 0.3, "latency_rate_per_s": 500.0}
@@ -208,7 +202,6 @@ def test_a_sweep_of_the_users_rows(spark: Any, tmp_path: Path) -> None:
         run_sweep(spark, settings, data=df, key="usr")
 
 
-@pytest.mark.whole
 def test_urls_that_spark_reads_are_input_and_others_are_one_sentence(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("user,n\nann,1\nbob,2\n")
     url = (tmp_path / "rows.csv").as_uri()
@@ -227,7 +220,6 @@ def test_urls_that_spark_reads_are_input_and_others_are_one_sentence(spark: Any,
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.whole
 def test_the_documents_notebook_runs(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "tools/docs/pages/how-to/spark.md").read_text(), re.DOTALL)
     (block,) = (each for each in blocks if "run_sweep" in each)
@@ -242,7 +234,6 @@ def test_the_documents_notebook_runs(spark: Any, capsys: pytest.CaptureFixture[s
     assert names["nodes"].count() == 4  # throughput and latency, 2 nodes
 
 
-@pytest.mark.whole
 def test_a_session_that_lacks_a_property_is_told_and_works_all_the_same() -> None:
     class Lacking:
         def setting(self, name: str) -> None:
@@ -253,7 +244,6 @@ def test_a_session_that_lacks_a_property_is_told_and_works_all_the_same() -> Non
         check_session(lacking)
 
 
-@pytest.mark.whole
 def test_a_python_that_is_not_there_ends_the_sweep_with_one_sentence(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +256,6 @@ def test_a_python_that_is_not_there_ends_the_sweep_with_one_sentence(
         run_sweep(spark, settings)
 
 
-@pytest.mark.whole
 def test_a_failed_run_is_in_the_frame_with_its_error_and_not_in_the_aggregates(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,7 +272,6 @@ def test_a_failed_run_is_in_the_frame_with_its_error_and_not_in_the_aggregates(
     assert per_setting(frame).count() == 0
 
 
-@pytest.mark.whole
 def test_percentiles_of_a_run_are_those_of_its_merged_histogram_and_of_a_setting_their_medians(spark: Any) -> None:
     """Few samples and far apart: where interpolation would show."""
     merged, rows = [Histogram(), Histogram(), Histogram()], []
@@ -307,7 +295,6 @@ def test_percentiles_of_a_run_are_those_of_its_merged_histogram_and_of_a_setting
     assert actual["max_us"] == max(each["max"] for each in summaries)
 
 
-@pytest.mark.whole
 def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(spark: Any) -> None:
     with pytest.raises(ConfigError, match=r"a sweep has no setting 'record_size'; it has .*record_sizes"):
         run_sweep(spark, {"record_size": (8,)})
@@ -346,7 +333,6 @@ def test_sweeps_lie_beside_each_other_in_tables(spark: Any, tmp_path: Path) -> N
     assert [row["settings_buffer_timeout_s"] for row in again] == [run.spec.buffer_timeout_s for run in grid.plan()]
 
 
-@pytest.mark.whole
 def test_tables_that_cannot_be_written_are_refused(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     for url in ("nosuch://bucket/tables", table_url(str(tmp_path / "file"))):
@@ -391,7 +377,6 @@ def kept_sweep(folder: Path, grid: Grid, url: str, spark: Any) -> str:
         return recorder.sweep_id
 
 
-@pytest.mark.whole
 def test_workers_leave_the_folder_they_start_in_out_of_their_path(spark: Any) -> None:
     context = spark.sparkContext
 
@@ -406,7 +391,6 @@ def test_workers_leave_the_folder_they_start_in_out_of_their_path(spark: Any) ->
     assert not [place for place in sys.path if "netstack-" in place and place.endswith(".zip")]  # not the driver
 
 
-@pytest.mark.whole
 def test_the_buckets_of_sql_are_those_of_the_histogram(spark: Any) -> None:
     import numpy as np
 

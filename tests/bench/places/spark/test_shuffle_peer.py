@@ -10,10 +10,9 @@ from netstack.spark.end_stage import numbers_for
 from netstack_bench.shuffle import spark_peer
 from netstack_bench.shuffle.rows import expected
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]
 
 
-@pytest.mark.whole
 def test_the_same_rows_come_to_the_same_ranges(spark: Any) -> None:
     shape = {"batches": 2, "producers": 2, "consumers": 3}
     actual = spark_peer.run(spark, **shape)
@@ -21,7 +20,6 @@ def test_the_same_rows_come_to_the_same_ranges(spark: Any) -> None:
     assert actual["duration_s"] > 0
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("consumers", [1, 2, 5])
 def test_each_range_has_a_partition_of_its_own(spark: Any, consumers: int) -> None:
     """Else a task would have two ranges and another none, whatever their number."""
