@@ -91,7 +91,7 @@ from .sweep import (
     utc_text,
     write_combined_report,
 )
-from .thresholds import EXIT_CODE, Threshold, Verdict, judge
+from .thresholds import EXIT_CODE, Threshold, ThresholdCheck, judge
 
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
@@ -204,9 +204,9 @@ def run(
         raise ConfigError(f"--hgrm {hgrm}: there is no folder {hgrm.parent}; create it, or name another file")
     started_at = utc_text()
     result, stopped = _measure(app.runners, place.run_once, spec, names, times)
-    verdicts = judge(fail_on, [flatten(result)])
+    checks = judge(fail_on, [flatten(result)])
     if fail_on:
-        result = {**result, "thresholds": [each.as_dict() for each in verdicts]}
+        result = {**result, "thresholds": [each.as_dict() for each in checks]}
     if as_json:
         head = {
             "schema_version": SCHEMA_VERSION,
@@ -233,11 +233,11 @@ def run(
     late = [name for name, row in peer_rows(result).items() if row.get("delivered") is False]
     for name in late:
         errors.print(f"[red]not delivered by {escape(name)}:[/] its figures do not count")
-    return 1 if late or not_written else _exit_code(verdicts, errors)
+    return 1 if late or not_written else _exit_code(checks, errors)
 
 
-def _exit_code(verdicts: Sequence[Verdict], errors: Console) -> int:
-    failed = [each for each in verdicts if each.has_failed]
+def _exit_code(checks: Sequence[ThresholdCheck], errors: Console) -> int:
+    failed = [each for each in checks if each.has_failed]
     for each in failed:
         errors.print(f"[red]failed:[/] {escape(each.sentence())}", soft_wrap=True)
     return EXIT_CODE if failed else 0
@@ -335,8 +335,8 @@ def _run_grid(
             result = make_runs(
                 grid, store, once, command=command, progress=bar, budget=budget, most_repeats=most_repeats
             )
-    verdicts = judge(fail_on, result.rows, point_words)
-    _print_sweep(result, as_json, verdicts)
+    checks = judge(fail_on, result.rows, point_words)
+    _print_sweep(result, as_json, checks)
     console.print_warnings({"warnings": warnings_of(result.rows)}, errors)
     if result.interrupted:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
@@ -357,7 +357,7 @@ def _run_grid(
     console.print_failures(result.rows, errors)
     if result.failed or not (result.rows or result.interrupted):
         return 1
-    return _exit_code(verdicts, errors)
+    return _exit_code(checks, errors)
 
 
 def _budget(app: _App, place: Place, given_s: float, expected_s: float) -> Budget:
@@ -522,10 +522,10 @@ def _rows(path: Path) -> list[Row]:
         raise ConfigError(str(error)) from error
 
 
-def _print_sweep(result: SweepResult, as_json: bool, verdicts: Sequence[Verdict] = ()) -> None:
+def _print_sweep(result: SweepResult, as_json: bool, checks: Sequence[ThresholdCheck] = ()) -> None:
     lines = [*findings(result.rows), *emulation_summary(emulation_cells(result.rows))]
     if as_json:
-        thresholds = {"thresholds": [each.as_dict() for each in verdicts]} if verdicts else {}
+        thresholds = {"thresholds": [each.as_dict() for each in checks]} if checks else {}
         console.print_json({**result.as_dict(lines), **thresholds})
         return
     standard = console.out()

@@ -20,6 +20,7 @@ from netstack.base.errors import ConfigError
 from netstack.base.units import format_count, format_latency, parse_link_rate, three_digits
 from netstack.cli.values import parse_length, parse_rate
 
+from .report.points import row_latency
 from .store import Row
 
 EXIT_CODE: Final = 3
@@ -91,8 +92,7 @@ class Threshold:
         """Its figure in a flat row; None if the row has none."""
         if not self.is_latency:
             return row.get(_RATES[self.name])
-        one_way = row.get(f"latency_us_{_LATENCIES[self.name]}")
-        return row.get(f"round_trip_latency_us_{_LATENCIES[self.name]}") if one_way is None else one_way
+        return row_latency(row, _LATENCIES[self.name])
 
     def write(self, value: float) -> str:
         """A figure with its unit."""
@@ -103,7 +103,7 @@ class Threshold:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ThresholdCheck:
     """A threshold and the figure nearest to failing it; `value` is None where nothing was measured."""
 
     threshold: Threshold
@@ -118,7 +118,7 @@ class Verdict:
         return self.value is None or self.crossed > 0
 
     def sentence(self) -> str:
-        """In words, for a verdict that failed."""
+        """In words, for one that failed."""
         if self.value is None:
             return f"{self.threshold.text}: no run has this figure, so it was not checked"
         of = f" in {self.crossed} of {self.count} settings, at worst" if self.count > 1 else ""
@@ -140,12 +140,12 @@ class Verdict:
 
 def judge(
     thresholds: Iterable[Threshold], rows: Sequence[Row], name_of: Callable[[Row], str] = lambda row: ""
-) -> list[Verdict]:
-    """The verdict on each threshold; `name_of` names the setting of a row, whose repeats have the same name."""
+) -> list[ThresholdCheck]:
+    """Checks each threshold; `name_of` names the setting of a row, whose repeats have the same name."""
     return [_judged(each, rows, name_of) for each in thresholds]
 
 
-def _judged(threshold: Threshold, rows: Sequence[Row], name_of: Callable[[Row], str]) -> Verdict:
+def _judged(threshold: Threshold, rows: Sequence[Row], name_of: Callable[[Row], str]) -> ThresholdCheck:
     with_figure = [row for row in rows if not row.get("error") and threshold.figure(row) is not None]
     paced = [row for row in with_figure if row.get("settings_rate_per_s") is not None]
     free = [row for row in with_figure if row.get("settings_rate_per_s") is None]
@@ -155,8 +155,8 @@ def _judged(threshold: Threshold, rows: Sequence[Row], name_of: Callable[[Row], 
         figures.setdefault(name_of(row), []).append(float(threshold.figure(row) or 0.0))
     medians: Mapping[str, float] = {name: statistics.median(values) for name, values in figures.items()}
     if not medians:
-        return Verdict(threshold, None, "", 0, 0)
+        return ThresholdCheck(threshold, None, "", 0, 0)
     worst = max if threshold.operator.startswith(">") else min
     where = worst(medians, key=lambda name: medians[name])
     crossed = sum(map(threshold.is_crossed, medians.values()))
-    return Verdict(threshold, medians[where], where, crossed, len(medians))
+    return ThresholdCheck(threshold, medians[where], where, crossed, len(medians))

@@ -265,4 +265,4 @@ def test_a_point_whose_comparison_is_undecided_is_measured_again_until_it_is_or_
         assert (result.planned, result.made, result.missing) == (18 + 8, 26, 0)
         assert undecided_runs(grid, store, 7) == []
         assert make_runs(grid, store, run, most_repeats=7).made == 0, "all its repeats are there"
-        assert make_runs(grid, store, run, most_repeats=9).made == 4, "it goes on where it stopped"
+        assert make_runs(grid, store, run, most_repeats=9).made == 4, "it continues where it stopped"

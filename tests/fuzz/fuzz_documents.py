@@ -29,7 +29,7 @@ from netstack.cluster.task.checkpoints import checked_subtask_report
 from netstack.cluster.taskmanager.code import checked_archive
 from netstack.cluster.web.guard import Guard, json_of
 from netstack.cluster.web.recording import read_recording
-from netstack.cluster.web.sessions import Sessions
+from netstack.cluster.web.sessions import LoginSessions
 from netstack.network.connection.authentication import Secret
 from netstack.spark.epoch_folder import EpochFolder
 from netstack.spark.stream_schema import StreamSchema
@@ -157,7 +157,7 @@ def request(data: bytes) -> None:
     text: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        sessions = Sessions([SECRET], is_secure=False)
+        sessions = LoginSessions([SECRET], is_secure=False)
         sessions.may({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
         with contextlib.suppress(ValueError):
             actual = json_of((await receive())["body"])

@@ -25,7 +25,7 @@ from ..grid import DEFAULT_LATENCY_RATE_PER_S
 from ..labels import warnings_of
 from ..places.placements import LocalPlace, processes_of
 from ..report.answers import EVERY_WORKLOAD, Decision, answer_dict, decide
-from ..report.load import HighestRate
+from ..report.highest_rate import HighestRate
 from ..report.points import Analysis, Line
 from ..runners import Runners
 from ..spec import Emit, RunSpec, constants_of, refuse_below

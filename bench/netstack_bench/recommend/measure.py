@@ -14,7 +14,7 @@ from ..grid import Grid, PlannedRun
 from ..interval import ENOUGH_REPEATS, Interval
 from ..labels import setting_text
 from ..places.local.processes import MeasurementFailed
-from ..report.load import HighestRate
+from ..report.highest_rate import HighestRate
 from ..report.points import row_latency
 from ..spec import RunOnce, RunSpec, constants_of
 from ..store import Row, flatten

@@ -59,7 +59,7 @@ from .operators import BoundOperator
 from .output import TaskOutput
 from .queued import QueuedEvents
 from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled, open_operator
-from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
+from .reports import AttemptReports, TaskOutcome, TaskStatistics, kept_bytes
 
 
 @final
@@ -72,7 +72,7 @@ class ChainTask:
         job: JobInformation,
         task: TaskInformation,
         environment: NetworkEnvironment,
-        reports: TaskReports,
+        reports: AttemptReports,
         *,
         storage: CheckpointStorage | None,
         restored: Callable[[], Awaitable[RestoredCheckpoint]] | None,

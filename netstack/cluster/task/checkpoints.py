@@ -41,7 +41,7 @@ from .commits import AT_THE_END
 from .input import TaskInput
 from .mailbox import Mailbox
 from .output import TaskOutput
-from .reports import TaskReports
+from .reports import AttemptReports
 
 MAX_CHANNEL_STATE_BYTES: Final = 1 << 30
 """Maximum channel state of a task, including spilled records: more than its network buffers can hold."""
@@ -95,7 +95,7 @@ def checked_subtask_report(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def store_final(
-    storage: CheckpointStorage, snapshot: TaskSnapshot, in_thread: InThread, reports: TaskReports
+    storage: CheckpointStorage, snapshot: TaskSnapshot, in_thread: InThread, reports: AttemptReports
 ) -> TaskFile:
     """Writes the final state of a task that has ended; while the disk is full it waits, since a restart would not help.
 
@@ -147,7 +147,7 @@ class TaskCheckpoints:
         chain: OperatorChain,
         output: TaskOutput,
         partitions: Sequence[str],
-        reports: TaskReports,
+        reports: AttemptReports,
         storage: CheckpointStorage | None,
         environment: NetworkEnvironment,
         mailbox: Mailbox,

@@ -27,7 +27,7 @@ from ...schedule.descriptors.descriptors import PartitionDescriptor, TaskDeploym
 from ...schedule.descriptors.information import TaskInformation
 from ...schedule.descriptors.shuffle import ShuffleDescriptors
 from ..control.codec import Plain, check_plain
-from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
+from .reports import AttemptReports, TaskOutcome, TaskStatistics, kept_bytes
 
 INBOX_MESSAGES: Final = 4096
 """Maximum number of events from the coordinator that the task has not received yet."""
@@ -51,7 +51,7 @@ class InvokableTask:
         descriptor: TaskDeploymentDescriptor,
         task: TaskInformation,
         environment: NetworkEnvironment,
-        reports: TaskReports,
+        reports: AttemptReports,
         *,
         gates: Sequence[Sequence[ChannelDescriptor]],
         load: Callable[[str], Any],

@@ -1,4 +1,4 @@
-"""The interfaces between a task and its TaskManager: `RunnableTask`, `TaskReports`, and the results of a task."""
+"""The interfaces between a task and its TaskManager: `RunnableTask`, `AttemptReports`, and the results of a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..control.codec import Plain
 from .queued import QueuedEvents
 
 
-class TaskReports(Protocol):
+class AttemptReports(Protocol):
     """Receives the reports of one attempt. No method waits."""
 
     def initializing(self) -> None:

@@ -46,7 +46,7 @@ from ..control.reports import JobOpened, JobProgress
 from ..task.commits import AT_THE_END
 from ..task.latency import merged_rows
 from ..task.queued import merged_queued
-from ..task.reports import RunnableTask, TaskReports
+from ..task.reports import AttemptReports, RunnableTask
 from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
@@ -267,7 +267,7 @@ class JobInProcess:
         name = f"{self._factory.vertices.get(vertex, vertex)}-{subtask}"
         return f"{name}.{number}" if number else name
 
-    async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: TaskReports) -> RunnableTask:
+    async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: AttemptReports) -> RunnableTask:
         """Creates the task of a descriptor (`TaskFactory.make`)."""
         assert self.environment is not None, "tasks start after the job is open"
         return await self._factory.make(descriptor, self.environment, reports)

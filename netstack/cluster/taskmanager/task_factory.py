@@ -25,7 +25,7 @@ from ...schedule.descriptors.shuffle import ShuffleDescriptors
 from ..task.chain_task import ChainTask
 from ..task.invokable import InvokableTask
 from ..task.recovery import RestoredCheckpoint
-from ..task.reports import RunnableTask, TaskReports
+from ..task.reports import AttemptReports, RunnableTask
 from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode, check_builds, root_package
 
@@ -67,7 +67,7 @@ class TaskFactory:
         self._restoring = trio.Lock()
 
     async def make(
-        self, descriptor: TaskDeploymentDescriptor, environment: NetworkEnvironment, reports: TaskReports
+        self, descriptor: TaskDeploymentDescriptor, environment: NetworkEnvironment, reports: AttemptReports
     ) -> RunnableTask:
         """Fetches the blobs of a descriptor, imports its code, and creates its task.
 

@@ -36,7 +36,7 @@ from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, Partit
 from ..failure_report import with_place
 from ..task.error_place import sigint_raises
 from ..task.queued import QueuedEvents
-from ..task.reports import RunnableTask, TaskReports, TaskStatistics
+from ..task.reports import AttemptReports, RunnableTask, TaskStatistics
 from ..tracebacks import describe
 from .stacks import Frame, coroutine_stack
 from .state_reports import StateReports
@@ -74,7 +74,7 @@ class JobOfTask(Protocol):
     def shown_name(self, attempt: Attempt) -> str:
         """Returns the display name of an attempt."""
 
-    async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: TaskReports) -> RunnableTask:
+    async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: AttemptReports) -> RunnableTask:
         """Creates the task of a descriptor."""
 
     def take_out_of_progress(self, attempt: Attempt) -> None:
@@ -83,7 +83,7 @@ class JobOfTask(Protocol):
 
 @final
 class TaskAttempt:
-    """One attempt; implements `TaskReports`.
+    """One attempt; implements `AttemptReports`.
 
     Attributes:
         attempt: vertex, subtask, attempt.

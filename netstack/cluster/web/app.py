@@ -35,7 +35,7 @@ from .answers import EventsResponse, JsonResponse, history_response, page_respon
 from .guard import BROKE, json_of
 from .history import History, snapshot_text
 from .page import page
-from .sessions import Sessions
+from .sessions import LoginSessions
 
 LOGGER: Final = logging.getLogger("netstack.web")
 
@@ -65,7 +65,7 @@ class Web:
     """
 
     def __init__(
-        self, manager: JobManager, *, sessions: Sessions, may_change: bool, facts: dict[str, Any] | None = None
+        self, manager: JobManager, *, sessions: LoginSessions, may_change: bool, facts: dict[str, Any] | None = None
     ) -> None:
         self._manager = manager
         self._sessions = sessions

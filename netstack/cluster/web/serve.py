@@ -39,7 +39,7 @@ try:
     from .app import Web
     from .guard import Guard
     from .http1 import HttpServer
-    from .sessions import Sessions
+    from .sessions import LoginSessions
 except ImportError as error:
     raise ConfigError(_MISSING) from error
 
@@ -83,7 +83,7 @@ async def open_web(
         raise ConfigError(
             f"--web {address} would show jobs to anyone on the network; give --secret-file, or a loopback address"
         )
-    sessions = Sessions(
+    sessions = LoginSessions(
         [each for each in (secret, client_secret) if each is not None], is_secure=certificates is not None
     )
     web = Web(manager, sessions=sessions, may_change=may_change, facts=facts)

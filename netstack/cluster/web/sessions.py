@@ -25,7 +25,7 @@ MAX_SESSIONS: Final = 256
 
 
 @final
-class Sessions:
+class LoginSessions:
     """The sessions of one web interface.
 
     Args:

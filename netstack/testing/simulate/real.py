@@ -80,7 +80,7 @@ class Hosts(Protocol):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Fault:
+class HostFault:
     """One fault.
 
     Attributes:
@@ -101,7 +101,7 @@ class Fault:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunResult:
     """The result of a run.
 
     Attributes:
@@ -109,27 +109,29 @@ class Verdict:
         anomalies: violations; empty on success.
     """
 
-    faults: tuple[Fault, ...]
+    faults: tuple[HostFault, ...]
     lives: int
     events: tuple[Event, ...]
     results: dict[str, Any]
     anomalies: tuple[Anomaly, ...]
 
 
-def planned(seed: int, hosts: int, count: int = 6) -> tuple[Fault, ...]:
+def planned(seed: int, hosts: int, count: int = 6) -> tuple[HostFault, ...]:
     """Plans faults by a seed: first each kind once, then any; they start one after the other and overlap."""
     chance = random.Random(seed)
     kinds = [*chance.sample(KINDS, len(KINDS)), *chance.choices(KINDS, k=count)][:count]
     times = sorted(chance.uniform(0.5, _STORM_S) for _ in kinds)
     return tuple(
-        Fault(at_s, kind, chance.randint(1 if kind == CUT else JOBMANAGER, hosts), chance.uniform(_LEAST_S, _MOST_S))
+        HostFault(
+            at_s, kind, chance.randint(1 if kind == CUT else JOBMANAGER, hosts), chance.uniform(_LEAST_S, _MOST_S)
+        )
         for at_s, kind in zip(times, kinds, strict=True)
     )
 
 
 def torment(
     hosts: Hosts, seed: int, folder: Path, *, mode: str = "aligned", log_event: Callable[[str], None] = lambda _: None
-) -> Verdict:
+) -> RunResult:
     """Runs the job once with the faults of a seed.
 
     Args:
@@ -158,7 +160,7 @@ def torment(
         events = read_history(history)
         wrong = judged(events, job["results"], mode)
         lives = sum(event.what == BEGUN for event in events)
-        return Verdict(faults, lives, tuple(events), job["results"], tuple(wrong))
+        return RunResult(faults, lives, tuple(events), job["results"], tuple(wrong))
 
 
 def judged(events: Sequence[Event], results: dict[str, Any], mode: str) -> list[Anomaly]:
@@ -222,12 +224,12 @@ class _Cluster:
         log = [] if job is None else job["log"][-10:]
         raise TormentFailed(f"the job made no progress for {_PATIENCE_S:g} s: {json.dumps(log)}")
 
-    def play(self, faults: Sequence[Fault], log_event: Callable[[str], None]) -> None:
+    def play(self, faults: Sequence[HostFault], log_event: Callable[[str], None]) -> None:
         """Executes the planned faults and undoes them, each at its time."""
         acts = [(fault.at_s, True, fault) for fault in faults]
         acts += [(fault.at_s + fault.for_s, False, fault) for fault in faults]
         began_s = time.monotonic()
-        under_way: list[Fault] = []
+        under_way: list[HostFault] = []
         for at_s, is_begin, fault in sorted(acts, key=lambda act: act[:2]):
             time.sleep(max(0.0, began_s + at_s - time.monotonic()))
             if is_begin:
@@ -241,7 +243,7 @@ class _Cluster:
         for host in range(self._hosts.count + 1):
             self._wait_up(host)
 
-    def _do(self, fault: Fault) -> None:
+    def _do(self, fault: HostFault) -> None:
         process = self._processes[fault.host]
         match fault.kind:
             case "kill":
@@ -257,7 +259,7 @@ class _Cluster:
                         file.write(bytes(1 << 16))
                         file.flush()
 
-    def _undo(self, fault: Fault) -> None:
+    def _undo(self, fault: HostFault) -> None:
         match fault.kind:
             case "kill":
                 self._start(fault.host)

@@ -1,4 +1,8 @@
-"""A checkpoint in progress, for users: since when, who has acknowledged it, and what it waits for."""
+"""The status of a pending checkpoint, as users see it.
+
+Takes: what the coordinator and the queues know. Gives: a sentence and plain data: its age, which subtasks have not
+acknowledged it, and how much data is queued in front of their barriers.
+"""
 
 from __future__ import annotations
 

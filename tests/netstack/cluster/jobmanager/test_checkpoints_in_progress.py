@@ -1,4 +1,4 @@
-"""A checkpoint that has not ended is told to users, wherever they look."""
+"""The status of a pending checkpoint: of a job, at the REST path, in the log, and in `netstack savepoint`."""
 
 from __future__ import annotations
 

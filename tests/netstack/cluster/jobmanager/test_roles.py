@@ -20,7 +20,7 @@ from netstack.cluster.jobmanager.config import JobManagerConfig
 from netstack.cluster.jobmanager.datasets import DatasetRecord
 from netstack.cluster.jobmanager.stored_files import FORMAT, write_document
 from netstack.cluster.web.serve import open_web
-from netstack.cluster.web.sessions import MAX_SESSIONS, Sessions
+from netstack.cluster.web.sessions import MAX_SESSIONS, LoginSessions
 from netstack.network.connection.authentication import Secret, prove_dialler
 
 CLUSTER, CLIENTS = Secret.generate(), Secret.generate()
@@ -104,7 +104,7 @@ async def test_the_page_ends_jobs_for_who_may(is_shared: bool, status: int) -> N
 
 
 def test_a_session_knows_which_secret_its_token_was_of() -> None:
-    sessions = Sessions([CLUSTER, CLIENTS], is_secure=False)
+    sessions = LoginSessions([CLUSTER, CLIENTS], is_secure=False)
     for secret, may_change in ((CLUSTER, True), (CLIENTS, False)):
         cookie = sessions.log_in(secret.web_token())
         assert cookie is not None
@@ -157,7 +157,7 @@ async def test_a_client_reads_no_definition_and_releases_no_dataset_of_another(o
 
 
 def test_log_ins_of_clients_end_no_session_of_an_operator() -> None:
-    sessions = Sessions([CLUSTER, CLIENTS], is_secure=False)
+    sessions = LoginSessions([CLUSTER, CLIENTS], is_secure=False)
 
     def log_in(secret: Secret) -> dict[str, str]:
         cookie = sessions.log_in(secret.web_token())

@@ -190,7 +190,7 @@ MICROSECONDS = st.integers(0, 1000)
 def test_quantiles_with_waiting_markers_are_lower_bounds_or_exact(
     measured: list[int], waiting: list[tuple[int, int]]
 ) -> None:
-    """Each waiting marker has an age, and arrives some time later: no quantile ever falls below what was told."""
+    """A marker arrives at an age of at least its age in the queue, so no measured quantile is below its lower bound."""
     if not measured and not waiting:
         return
     reported = summary_us(measured, [age for age, _ in waiting])

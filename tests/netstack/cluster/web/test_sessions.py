@@ -18,7 +18,7 @@ from netstack.base.errors import ConfigError
 from netstack.base.tls import certificates
 from netstack.cli import main
 from netstack.cluster.web.serve import open_web
-from netstack.cluster.web.sessions import COOKIE, MAX_SESSIONS, SESSION_S, Sessions
+from netstack.cluster.web.sessions import COOKIE, MAX_SESSIONS, SESSION_S, LoginSessions
 from netstack.network.connection.authentication import Secret
 
 SECRET = Secret.generate()
@@ -67,7 +67,7 @@ async def test_a_browser_gets_a_session_for_a_token() -> None:
 
 def test_a_session_ends_with_its_token_and_there_are_so_many() -> None:
     now = [1e9]
-    sessions = Sessions([SECRET], is_secure=True, clock=lambda: now[0])
+    sessions = LoginSessions([SECRET], is_secure=True, clock=lambda: now[0])
 
     def token(end: float) -> str:
         text = str(int(end))

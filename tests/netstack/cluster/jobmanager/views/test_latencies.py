@@ -1,4 +1,4 @@
-"""What waits in queues: where its age counts, and how much data is in front of barriers."""
+"""Queued markers and barriers: for which edges a marker's age counts, and how much data is in front of a barrier."""
 
 from __future__ import annotations
 
