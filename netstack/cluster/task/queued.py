@@ -10,9 +10,11 @@ data of channels in which no barrier is queued. A place is the number of an inpu
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias, final
 
+from ...base.errors import RemoteProtocolError
 from ...base.events import CheckpointBarrier, UserEvent, decode_event
 
 MARKER: Final = "latency"
@@ -53,13 +55,19 @@ class QueuedEvents:
         return bool(self._markers or self._barriers)
 
     def add(self, place: int, events: Iterable[tuple[bytes, int]]) -> bool:
-        """Adds events, each with the bytes of data in front of it. Returns whether a barrier is among them."""
+        """Adds events, each with the bytes of data in front of it. Returns whether a barrier is among them.
+
+        Ignores a malformed event: the task that reads it fails.
+        """
         has_barrier = False
         for data, ahead_bytes in events:
-            event = decode_event(data)
-            if isinstance(event, UserEvent) and event.name == MARKER:
-                self.add_marker(place, event.payload)
-            elif isinstance(event, CheckpointBarrier):
+            try:
+                event = decode_event(data)
+                if isinstance(event, UserEvent) and event.name == MARKER:
+                    self.add_marker(place, event.payload)
+            except (RemoteProtocolError, struct.error):
+                continue
+            if isinstance(event, CheckpointBarrier):
                 has_barrier = True
                 self._count(place, event.checkpoint_id, ahead_bytes)
         return has_barrier

@@ -155,11 +155,11 @@ class CheckpointRequest:
 
 @final
 class _Pending:
-    __slots__ = ("is_savepoint", "logged_s", "reports", "request", "size_bytes", "store_s", "triggered_s")
+    __slots__ = ("is_savepoint", "log_at_s", "reports", "request", "size_bytes", "store_s", "triggered_s")
 
     def __init__(self, triggered_s: float, is_savepoint: bool, request: CheckpointRequest | None) -> None:
         self.triggered_s = triggered_s
-        self.logged_s = SLOW_S  # age at which it is logged next
+        self.log_at_s = triggered_s + SLOW_S  # stored as a time: an age computed again may be just below its limit
         self.is_savepoint = is_savepoint
         self.request = request
         self.reports: dict[Subtask, Mapping[str, Any]] = {}
@@ -328,20 +328,23 @@ class JobCheckpoints:
         await self._in_thread(self._finals.clear)
 
     async def _run(self) -> None:
-        while not self._is_stopped:
+        while not (self._is_stopped or self._is_abandoned):
             self._changed = trio.Event()
             deadline_s = self._coordinator.next_deadline()
-            deadlines = [pending.triggered_s + pending.logged_s for pending in self._pending.values()]
+            deadlines = [pending.log_at_s for pending in self._pending.values()]
             with trio.move_on_at(min([math.inf if deadline_s is None else deadline_s, *deadlines])):
                 await self._changed.wait()
             self._with(self._coordinator.tick)
             self._log_slow()
 
     def _log_slow(self) -> None:
+        now_s = trio.current_time()
+        if all(pending.log_at_s > now_s for pending in self._pending.values()):
+            return  # the bytes in all queues are counted only for what is logged
         for checkpoint in self.in_progress():
             pending = self._pending[checkpoint.checkpoint_id]
-            if checkpoint.age_s >= pending.logged_s:
-                pending.logged_s = 2 * checkpoint.age_s
+            if pending.log_at_s <= now_s:
+                pending.log_at_s = now_s + checkpoint.age_s
                 self._commands.checkpoint_is_slow(checkpoint)
 
     def _with(self, step: Callable[[float], Sequence[Instruction]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
@@ -142,6 +143,35 @@ async def test_a_checkpoint_in_progress_is_logged_at_growing_intervals(autojump_
         f"savepoint 1 in progress for 40 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
         f"savepoint 1 in progress for 80 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
     ]
+
+
+@pytest.mark.parametrize("triggered_s", [0.0, 11.44, 22.27, 24.77])
+async def test_a_slow_checkpoint_is_logged_once_at_each_time(autojump_clock: MockClock, triggered_s: float) -> None:
+    """Ages that were computed anew from these times lay just below the limit, and the clock never moved again."""
+    counted: list[float] = []
+    logged: list[float] = []
+
+    class Logs(Commands):
+        def data_ahead(self, checkpoint_id: int, subtasks: Any) -> int:
+            counted.append(trio.current_time())
+            return 0
+
+        def checkpoint_is_slow(self, checkpoint: CheckpointInProgress) -> None:
+            logged.append(round(checkpoint.age_s, 3))
+
+    jobs = [JobTask("source", 9)]
+    await trio.sleep(triggered_s)
+    coordinator = CheckpointCoordinator(jobs, CheckpointSettings(timeout_s=50.0), now_s=trio.current_time())
+    async with trio.open_nursery() as nursery:
+        made: Any = JobCheckpoints
+        checkpoints: JobCheckpoints = made(coordinator, Storage(fails=False), None, Logs(), nursery, None, [])
+        checkpoints.request(savepoint=True)
+        for subtask in range(8):
+            await trio.sleep(5.5)
+            checkpoints.acknowledged(1, TaskFile("source", subtask, 10, 1), {})
+        nursery.cancel_scope.cancel()
+    assert logged == [10, 20, 40]
+    assert len(counted) == 3, "queues are counted only for what is logged"
 
 
 async def test_a_savepoint_stops_the_job_unless_a_part_restarts_after_its_trigger() -> None:

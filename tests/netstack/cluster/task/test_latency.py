@@ -15,11 +15,11 @@ from tasks import SMALL, Run, running
 from trio.testing import MockClock
 
 from netstack.base.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig
-from netstack.base.events import UserEvent, decode_event
+from netstack.base.events import CheckpointBarrier, UserEvent, decode_event, encode_event
 from netstack.base.timing.steady_clock import CLOCK_ID, steady_time
 from netstack.cluster.task import latency
-from netstack.cluster.task.latency import HISTORY, MERGED, TaskLatencies, merged_rows, summary_us
-from netstack.cluster.task.queued import MOST_MARKERS, merged_queued
+from netstack.cluster.task.latency import HISTORY, MERGED, TaskLatencies, marker_ages_us, merged_rows, summary_us
+from netstack.cluster.task.queued import MOST_MARKERS, QueuedEvents, merged_queued
 from netstack.schedule import StreamEnvironment, StreamSettings
 
 RECORD_S = 0.01
@@ -249,3 +249,14 @@ def test_of_many_queued_markers_the_oldest_is_kept(parts: list[list[tuple[int, i
     assert len(merged) == len(every) or len(every) > MOST_MARKERS
     assert max((row[3] for row in merged), default=0) == max((row[3] for row in every), default=0)
     assert all(row in every for row in merged)
+
+
+@given(
+    st.lists(st.one_of(st.binary(max_size=40), st.builds(lambda end: b"\x03\x07latency" + end, st.binary(max_size=40))))
+)
+def test_a_malformed_event_in_a_queue_does_not_end_the_scan(events: list[bytes]) -> None:
+    """The task that reads it fails; whoever looks at the queue of another task does not."""
+    barrier = encode_event(CheckpointBarrier(7, 0))
+    queued = QueuedEvents(marker_ages_us)
+    assert queued.add(0, [*((data, 1) for data in events), (barrier, 5)])
+    assert [0, 7, 5] in queued.plain()["barriers"]
