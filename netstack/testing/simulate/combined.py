@@ -17,7 +17,7 @@ from ...schedule.graph.stream_builder import StreamEnvironment
 from ...schedule.slots.slots import LoadBalanceMode
 from . import feature_job
 from .cluster import simulate
-from .feature_operators import MISTAKE, committed
+from .feature_operators import KILLED, MISTAKE, committed
 from .features import Case
 from .scenario import featured
 
@@ -95,6 +95,7 @@ async def _played(case: Case, world: str, jobs: str) -> Verdict:
             if case.failure != "user code":
                 await _until_half(cluster, job_id, Path(world))
                 cluster.taskmanagers.kill("1")
+                (Path(world) / KILLED).touch()
             if case.rescale == "yes":
                 savepoint = await _stopped(cluster, job_id, case)
                 if savepoint:

@@ -27,6 +27,9 @@ from .operators import FAILED_COMMIT, outside_world
 MISTAKE: Final = "half of the records have come"
 """The mark that `Middle` leaves then, and its error."""
 
+KILLED: Final = "a process was killed"
+"""The mark that is made on real processes when that has been done."""
+
 
 class Order(NamedTuple):
     """A record that users write as a named tuple."""
@@ -157,6 +160,13 @@ class World:
             return False
         return True
 
+    async def wait_for_kill(self) -> None:
+        """On real processes: waits until one has been killed. No sink commits before that, however slow the machine."""
+        if self._folder:
+            self.is_first(MISTAKE)
+            while not (Path(self._folder) / KILLED).exists():  # noqa: ASYNC110 - another process makes it
+                await trio.sleep(0.02)
+
     def commit(self, token: str, numbers: list[int]) -> None:
         """Makes numbers visible, once for a token."""
         if not self._folder:
@@ -262,6 +272,11 @@ class _Middle:
     def restore(self, states: list[int]) -> None:
         """Continues with the count of the checkpoint."""
         self._count = sum(states)
+
+    async def finish(self, _out: Output) -> None:
+        """Waits for the failure that others make."""
+        if not self._fails:
+            await self._world.wait_for_kill()
 
     def _one(self, record: Any, out: Output) -> None:
         number = number_of(self._format, record)
