@@ -65,6 +65,7 @@ class Deployer:
         taskmanagers: by name of each registered TaskManager, its places in `locations`: one, or one for each slot.
         locations: every place so far, by number.
         out: instructions of this step.
+        offered: number of slots that the job was ever offered.
         on_released: called with subtasks whose slots were returned; set by `recovery`.
         deployed_s: by subtask, when its current attempt was deployed.
         took_s: by finished subtask, seconds from deployment to its end.
@@ -92,7 +93,8 @@ class Deployer:
         self.took_s = GrowingArray(np.float64)
         self.deployed = 0
         self.steps = 0
-        self._required = 0
+        self.offered = 0
+        self._required = RequireSlots(0, 0)
         self._is_continuing = False
         self._sharing = LocalInputPreferred(job)
         self._dynamic: DynamicGraph | None = None
@@ -270,9 +272,12 @@ class Deployer:
         if self.work:
             self._is_continuing = True
             self.out.append(Continue())
-        elif self.allocation.missing != self._required:
-            self._required = self.allocation.missing
-            self.out.append(RequireSlots(self._required))
+            return
+        missing = self.allocation.missing
+        required = RequireSlots(self.offered + missing, missing) if missing else RequireSlots(0, 0)
+        if required != self._required:
+            self._required = required
+            self.out.append(required)
 
     def ended(self, subtasks: IndexArray, *, keeps_slot: bool = False) -> None:
         """Returns the slots of subtasks that became terminal, and queues what the end of finished ones makes possible.

@@ -21,8 +21,15 @@ from .structures import IndexArray
 @final
 @dataclass(frozen=True, slots=True)
 class RequireSlots:
-    """The job lacks this many slots; replaces the previous number."""
+    """Offer slots to the job until it has been offered `total`; replaces the previous instruction.
 
+    Attributes:
+        total: the slots that the job lacks and those that it was ever offered, lost and returned ones included. Offers
+            and losses on their way to the scheduler therefore cannot make it wrong.
+        missing: the slots that the job lacks.
+    """
+
+    total: int
     missing: int
 
 

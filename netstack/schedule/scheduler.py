@@ -250,6 +250,7 @@ class Scheduler:
         self._deployer.add_taskmanager(location)
 
     def _offered(self, event: SlotsOffered) -> None:
+        self._deployer.offered += len(event.slots)
         places = self._deployer.taskmanagers.get(event.taskmanager)
         if places is None:
             self._recovery.stale += 1

@@ -192,7 +192,7 @@ def played(graph, slots, taken, mode):
                 cluster.give_back("other", offer.taskmanager, slot)
     cluster.job_came("job")
     locations = [TaskManagerLocation(str(n), f"tcp://h{n}:1") for n in range(len(slots))]
-    where, missing = {}, 0
+    where = {}
     waiting = [StartJob(), Tick()]
     while waiting:
         event = waiting.pop(0)
@@ -202,9 +202,7 @@ def played(graph, slots, taken, mode):
             elif isinstance(message, Continue):
                 waiting.insert(0, Proceed())
             elif isinstance(message, RequireSlots):
-                missing = message.missing
-        under_way = sum(len(event.slots) for event in waiting if isinstance(event, SlotsOffered))
-        cluster.require("job", max(0, missing - under_way))
+                cluster.require("job", message.total)
         for offer in sorted(cluster.offers(), key=lambda offer: int(offer.taskmanager)):
             waiting.insert(-1, TaskManagerRegistered(locations[int(offer.taskmanager)]))
             waiting.insert(-1, SlotsOffered(offer.taskmanager, offer.slots))

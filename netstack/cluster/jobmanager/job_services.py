@@ -36,8 +36,8 @@ class JobServices(Protocol):
     async def wait_room(self, taskmanager: str) -> None:
         """Waits until the link of a TaskManager has room."""
 
-    def require(self, job_id: str, missing: int) -> None:
-        """Sets the number of slots that a job lacks."""
+    def require(self, job_id: str, total: int) -> None:
+        """Sets the number of slots that a job is to be offered in all (`RequireSlots`)."""
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
         """Returns slots that a job no longer needs."""

@@ -127,9 +127,9 @@ class JobManager:
         if connected is not None:
             await connected.link.wait_room()
 
-    def require(self, job_id: str, missing: int) -> None:
-        """Sets the number of slots that a job lacks (`JobServices`)."""
-        self._resources.require(job_id, missing)
+    def require(self, job_id: str, total: int) -> None:
+        """Sets the number of slots that a job is to be offered in all (`JobServices`)."""
+        self._resources.require(job_id, total)
 
     def _demand_of(self, job_id: str) -> SlotDemand | None:
         master = self.dispatcher.running.get(job_id)

@@ -108,11 +108,11 @@ def test_persistent_results_outlive_the_job() -> None:
 def test_nothing_is_deployed_before_the_whole_bulk_has_slots() -> None:
     play = Play(two_vertices(2, PIPELINED), taskmanagers=1, slots=1)
     message = play.start()
-    assert message == [RequireSlots(1)]
+    assert message == [RequireSlots(2, 1)]
     assert play.states() == ["scheduled"] * 4
     message = play.register("late", 1)
     assert deployed(message) == [0, 1, 2, 3]
-    assert RequireSlots(0) in message
+    assert RequireSlots(0, 0) in message
     assert {play.where[0], play.where[1]} == {"tm-0", "late"}
 
 
@@ -496,7 +496,7 @@ def test_a_restart_waits_for_slots_to_be_given_back() -> None:
     assert message[-1] == Continue()
     assert play.scheduler.handle(TimerDue(timer(message).timer), play.now_s) == []
     assert play.states()[:4] == ["failed"] * 4
-    assert play.give(Proceed()) == [RequireSlots(4)]
+    assert play.give(Proceed()) == [RequireSlots(20 + 4, 4)]
     assert play.states()[:4] == ["scheduled"] * 4
     assert deployed(play.register("next", 4)) == [0, 1, 2, 3]
 

@@ -121,8 +121,6 @@ class JobMaster:
             scheduler, self.tasks, self._translator, self._inbox, services, self._taskmanagers, coordinator
         )
         self._open: set[str] = set()
-        self._slots_missing = 0
-        self._slots_under_way = 0  # offered, but the scheduler has not handled the offer yet
         self._all_closed = trio.Event()
         self._commit_waits = ""
         self._nursery: trio.Nursery | None = None
@@ -136,7 +134,6 @@ class JobMaster:
             self._taskmanagers[location.name] = location
             self._open.add(location.name)
             self._inbox.post(events.TaskManagerRegistered(location))
-        self._slots_under_way += len(slots)
         self._inbox.post(events.SlotsOffered(location.name, slots))
 
     def lost(self, taskmanager: str, reason: str) -> None:
@@ -351,18 +348,10 @@ class JobMaster:
         while self.end is None:
             event = await self._inbox.next()
             before = self.scheduler.state
-            if isinstance(event, events.SlotsOffered):
-                self._slots_under_way -= len(event.slots)
             for instruction in self.scheduler.handle(event, trio.current_time()):
                 await self._carry_out(instruction)
-            if isinstance(event, events.SlotsOffered):
-                self._require()
             self._look(before, event)
         return self.end
-
-    def _require(self) -> None:
-        """Requests the missing slots, minus those whose offers the scheduler has not handled yet."""
-        self._services.require(self.job_id, max(0, self._slots_missing - self._slots_under_way))
 
     async def _carry_out(self, instruction: instructions.Instruction) -> None:
         match instruction:
@@ -380,10 +369,8 @@ class JobMaster:
                     f"{self.tasks.describe_restart()} {instruction.delay_s:g} s after all of them have stopped",
                 )
             case instructions.RequireSlots():
-                if instruction.missing:
-                    self._note("slots", f"missing slots: {instruction.missing}; {self._services.describe_slots()}")
-                self._slots_missing = instruction.missing
-                self._require()
+                self._journal.slots_missing(instruction.missing, self._services.describe_slots)
+                self._services.require(self.job_id, instruction.total)
             case instructions.ReturnSlots():
                 self._services.give_back(self.job_id, instruction.slots)
             case instructions.BlockTaskManagers():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, final
 
@@ -37,6 +37,7 @@ class JobJournal:
         self.log = JobLog()
         self.failures = FailureHistory()
         self.blocked: dict[tuple[str, int], SlotBlocked] = {}
+        self._slots_missing = 0
         self._limited = LimitedLog(LOGGER, time.monotonic)
 
     def note(self, what: str, text: str) -> None:
@@ -59,6 +60,12 @@ class JobJournal:
             self.note("task", event.cause)
             if reported is not None and now is not JobState.RUNNING:
                 self.failures.beside(time.time(), reported)
+
+    def slots_missing(self, missing: int, describe_slots: Callable[[], str]) -> None:
+        """Logs another number of missing slots, unless it is 0."""
+        if missing not in (0, self._slots_missing):
+            self.note("slots", f"missing slots: {missing}; {describe_slots()}")
+        self._slots_missing = missing
 
     def slot_blocked(self, location: TaskManagerLocation, message: SlotBlocked) -> None:
         """Logs the begin and the end of a blocked slot once.

@@ -1,6 +1,6 @@
 """Gives slots of TaskManagers to jobs; a TaskManager opens a job before the job receives slots there.
 
-Takes: lost TaskManagers, the slots that jobs lack and return, the answers `JobOpened` and `JobRefused`. Gives:
+Takes: lost TaskManagers, the slots that jobs require and return, the answers `JobOpened` and `JobRefused`. Gives:
 `OpenJob` messages, and slots to JobMasters.
 """
 
@@ -45,10 +45,9 @@ class ResourceManager:
         for job_id, slots in taskmanager.opening.items():
             self._slots.missed(job_id, len(slots))
 
-    def require(self, job_id: str, missing: int) -> None:
-        """Sets the number of slots that a job lacks; those that TaskManagers still open for it are subtracted here."""
-        under_way = sum(len(taskmanager.opening.get(job_id, ())) for taskmanager in self._taskmanagers.all())
-        self._slots.require(job_id, max(0, missing - under_way))
+    def require(self, job_id: str, total: int) -> None:
+        """Sets the number of slots that a job is to be offered in all."""
+        self._slots.require(job_id, total)
         self.offer()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:

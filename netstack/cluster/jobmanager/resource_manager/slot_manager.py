@@ -1,7 +1,7 @@
 """The assignment of the slots of all TaskManagers to jobs.
 
-Takes: registrations and losses of TaskManagers, the number of slots that each job lacks, returned slots. Gives: slot
-offers for jobs.
+Takes: registrations and losses of TaskManagers, the number of slots that each job is to be offered in all, returned
+slots. Gives: slot offers for jobs.
 
 Rules: a slot belongs to at most one job. Jobs are served in the order of submission. Mode `none` fills TaskManagers one
 by one in the order of registration. Mode `slots` prefers the TaskManager with the smallest share of used slots. Mode
@@ -12,6 +12,7 @@ module never waits, sends or reads a clock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -70,6 +71,7 @@ class SlotManager:
         self._demand_of = demand_of
         self._taskmanagers: dict[str, _Slots] = {}
         self._missing: dict[str, int] = {}
+        self._offered: Counter[str] = Counter()
         self._barred: dict[str, set[str]] = {}
         self._blocked: dict[str, frozenset[str]] = {}
 
@@ -90,20 +92,22 @@ class SlotManager:
     def job_left(self, job_id: str) -> None:
         """Removes a job and frees its slots."""
         self._missing.pop(job_id, None)
+        self._offered.pop(job_id, None)
         self._barred.pop(job_id, None)
         self._blocked.pop(job_id, None)
         for name, slots in self._taskmanagers.items():
             self._free(name, [slot for slot, owner in slots.used.items() if owner == job_id])
 
-    def require(self, job_id: str, missing: int) -> None:
-        """Sets the number of slots that a job lacks."""
+    def require(self, job_id: str, total: int) -> None:
+        """Sets the number of slots that a job is to be offered in all; what it was offered is subtracted here only."""
         if job_id in self._missing:
-            self._missing[job_id] = missing
+            self._missing[job_id] = max(0, total - self._offered[job_id])
 
     def missed(self, job_id: str, count: int) -> None:
         """Adds offered slots that did not reach the job to those it lacks."""
         if job_id in self._missing:
             self._missing[job_id] += count
+            self._offered[job_id] -= count
 
     def give_back(self, job_id: str, taskmanager: str, slot: int) -> None:
         """Frees a slot of a job; ignores a slot that the job does not own."""
@@ -135,6 +139,7 @@ class SlotManager:
             demand = self._demand_of(job_id) if self._mode is LoadBalanceMode.TASKS else None
             for name in self._chosen(job_id) if demand is None else self._balanced(job_id, demand):
                 given.setdefault(name, []).append(self._taskmanagers[name].take(job_id))
+                self._offered[job_id] += 1
             result += [SlotOffer(job_id, name, tuple(slots)) for name, slots in given.items()]
         return result
 

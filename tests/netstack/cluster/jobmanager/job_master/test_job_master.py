@@ -27,7 +27,7 @@ class NoCluster:
 
     async def wait_room(self, taskmanager: str) -> None: ...
 
-    def require(self, job_id: str, missing: int) -> None:
+    def require(self, job_id: str, total: int) -> None:
         if self.breaks:
             raise LocalProtocolError("the cluster broke")
 

@@ -49,10 +49,10 @@ def test_tasks_are_balanced_over_all_free_slots_and_those_the_job_has() -> None:
     slots.register("b", 2)
     # Five tasks are in one of the slots of a, nobody is in the other.
     wishes.append(SlotDemand((4, 2, 1), {"a": 1}, {"a": 5}))
-    slots.require("job", 3)
+    slots.require("job", 2 + 3)
     assert slots.offers() == [SlotOffer("job", "b", (0, 1))]
     wishes.append(SlotDemand((1,) * 4, {"a": 1, "b": 2}))
-    slots.require("job", 4)
+    slots.require("job", 4 + 4)
     assert slots.offers() == [SlotOffer("job", "a", (2, 3))]  # all there is
     assert slots.missing("job") == 1
 
@@ -87,7 +87,7 @@ def test_a_barred_taskmanager_keeps_its_slots_for_others() -> None:
     slots.require("picky", 1)
     slots.offers()
     slots.bar("picky", "a")
-    slots.require("picky", 1)
+    slots.require("picky", 2)
     slots.require("other", 1)
     assert slots.offers() == [SlotOffer("other", "a", (0,))]
 
@@ -118,6 +118,7 @@ def test_names_are_unique_and_what_is_lost_is_gone() -> None:
 def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list[tuple[str, str, int]]) -> None:
     slots = SlotManager(mode, lambda job_id: SlotDemand((1,) * wanted[job_id], has(job_id)))
     wanted: dict[str, int] = {}
+    offered: Counter[str] = Counter()
     sizes: dict[str, int] = {}
     owned: dict[tuple[str, int], str] = {}
     jobs: set[str] = set()
@@ -130,7 +131,7 @@ def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list
             case "require":
                 slots.job_came(who)
                 jobs.add(who)
-                slots.require(who, number)
+                slots.require(who, offered[who] + number)
                 wanted[who] = number
             case "give":
                 for (name, slot), owner in [*owned.items()][number : number + 1]:
@@ -140,6 +141,7 @@ def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list
             case "leave":
                 slots.job_left(who)
                 jobs.discard(who)
+                offered[who] = 0
                 owned = {place: owner for place, owner in owned.items() if owner != who}
             case "lose":
                 slots.lose(who)
@@ -154,6 +156,44 @@ def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list
                 assert (offer.taskmanager, slot) not in owned
                 assert slot < sizes[offer.taskmanager]
                 wanted[offer.job_id] -= 1
+                offered[offer.job_id] += 1
                 owned[offer.taskmanager, slot] = offer.job_id
         assert slots.free == sum(sizes.values()) - len(owned)
         assert not (slots.free and any(slots.missing(job) for job in jobs))
+
+
+@given(st.lists(st.sampled_from(("need", "need less", "register", "lose", "deliver", "miss", "return")), max_size=60))
+def test_offers_and_losses_on_their_way_change_no_job_s_number_of_missing_slots(script: list[str]) -> None:
+    """The job declares what it knows, at any time; nothing is offered twice, and nothing that it lacks is forgotten."""
+    slots = SlotManager()
+    slots.job_came("job")
+    under_way: list[tuple[str, int]] = []
+    held: list[tuple[str, int]] = []  # lost ones too, until the job hears of it
+    delivered = lacks = number = 0
+    for what in script:
+        match what:
+            case "need":
+                lacks += 1
+            case "need less":
+                lacks = max(0, lacks - 1)
+            case "register":
+                number += 1
+                slots.register(str(number), 1 + number % 3)
+            case "lose":
+                slots.lose(str(number))
+            case "deliver" if under_way:
+                held.append(under_way.pop(0))
+                delivered, lacks = delivered + 1, max(0, lacks - 1)
+            case "miss" if under_way:
+                slots.lose(under_way.pop()[0])
+                slots.missed("job", 1)
+                number += 1
+            case "return" if held:
+                slots.give_back("job", *held.pop(0))
+        slots.require("job", delivered + lacks)
+        missing = max(0, lacks - len(under_way))
+        assert slots.missing("job") == missing
+        new = [(offer.taskmanager, slot) for offer in slots.offers() for slot in offer.slots]
+        under_way += new
+        assert slots.missing("job") == missing - len(new)
+        assert not (slots.free and slots.missing("job"))
