@@ -35,3 +35,12 @@ def test_nobody_is_told_to_install_netstack_from_an_index() -> None:
         *(each for folder in folders for kind in ("md", "py") for each in folder.rglob(f"*.{kind}")),
     ]
     assert [str(path) for path in files if re.search(r"pip install ['\"]?netstack", path.read_text())] == []
+
+
+def test_java_classes_that_documents_name_exist() -> None:
+    """Flink's configuration names a class of the plug-in."""
+    plugin = ROOT / "tools/flink-shuffle"
+    classes = {"netstack.shuffle." + path.stem for path in plugin.rglob("*.java")}
+    named = set(re.findall(r"\bnetstack(?:\.[a-z]+)+\.[A-Z]\w+", (plugin / "README.md").read_text()))
+    assert named
+    assert named <= classes

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, final
 
 from ...base.errors import NetstackError
 from .history import BEGUN, Anomaly, Event, read_history
-from .recorded_job import verdict
+from .recorded_job import job as recorded_job, verdict
 
 KILL: Final = "kill"
 PAUSE: Final = "pause"
@@ -203,7 +203,13 @@ class _Cluster:
             self._wait_up(host)
 
     def submit(self, history: Path, mode: str) -> str:
-        words = [f"{__package__}.checked:job", "-p", f"history={history}", "-p", f"records={RECORDS}"]
+        words = [
+            f"{recorded_job.__module__}:{recorded_job.__name__}",
+            "-p",
+            f"history={history}",
+            "-p",
+            f"records={RECORDS}",
+        ]
         end_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end_s:
             submitted = self._ask("submit", *words, "-p", f"sources={SOURCES}", "-p", f"mode={mode}")
