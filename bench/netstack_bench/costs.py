@@ -26,7 +26,7 @@ from netstack_transports._sockets import SocketStream
 
 from .generator import Source
 from .rows import RowSource, RowVerifier
-from .verifier import Verifier
+from .verifier import RecordVerifier
 
 ASLEEP: Final = "system calls: epoll, asleep or not yet woken"
 LOOP: Final = "scheduler of the event loop"
@@ -46,9 +46,9 @@ _BORDERS: Final[tuple[tuple[Any, str, str], ...]] = (
     (Source, "arrow", "make records (the benchmark)"),
     (RowSource, "records", "make records (the benchmark)"),
     (RowSource, "arrow", "make records (the benchmark)"),
-    (Verifier, "feed", "verify (the benchmark)"),
-    (Verifier, "feed_array", "verify (the benchmark)"),
-    (Verifier, "feed_arrow", "verify (the benchmark)"),
+    (RecordVerifier, "feed", "verify (the benchmark)"),
+    (RecordVerifier, "feed_array", "verify (the benchmark)"),
+    (RecordVerifier, "feed_arrow", "verify (the benchmark)"),
     (RowVerifier, "feed", "verify (the benchmark)"),
     (RowVerifier, "feed_arrow", "verify (the benchmark)"),
 )

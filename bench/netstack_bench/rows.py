@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 from zlib import crc32
 
 import numpy as np
@@ -26,6 +26,7 @@ from .generator import MASK
 from .histogram import Histogram
 from .inputs import Rows, read_rows
 from .pacing import clock_ns
+from .proof import Delivery, Order, Verifier
 from .spec import RunSpec
 
 if TYPE_CHECKING:
@@ -181,31 +182,30 @@ class RowSource:
         return rolling(repeated(once, rounds), crcs[at[:rest]])
 
 
-class RowVerifier:
-    """Checks rows of a file: bytes, and count and rolling hash of every channel (`hashed`, after `finish`).
-
-    `latency` is always empty: rows carry no index, so their latency is sampled.
-    """
+@final
+class RowVerifier(Verifier):
+    """Checks rows of a file: bytes, and count and rolling hash of every channel; `latency` is always empty."""
 
     def __init__(self, channels: int) -> None:
-        self.hashed: list[Hashed] = [(0, 0)] * channels
+        self.order, self.lanes, self.verified = Order.ROUND_ROBIN, channels, "all"
+        self._hashed: list[Hashed] = [(0, 0)] * channels
         self._position = [0] * channels  # in records; a batch is one element of several records
         self._staged: list[bytes | memoryview] = []
         self._segments: list[tuple[int, int]] = []
-        self.payload_bytes = 0
+        self._payload_bytes = 0
         self.arrivals = Arrivals()
         self.latency = Histogram()
 
     def begin(self, start_ns: int, latency_from_ns: int = 0) -> None:
-        """Does nothing, because no latencies are computed from due times."""
+        """Implements `Verifier.begin`: no latencies are computed from due times."""
 
     @property
-    def received_records(self) -> int:
-        """Records verified so far."""
-        return self.arrivals.records
+    def payload_bytes(self) -> int:
+        """Implements `Verifier.payload_bytes`."""
+        return self._payload_bytes
 
     def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
-        """Takes records of one channel that arrived together; the list may be reused, the records must not change."""
+        """Implements `Verifier.feed`."""
         self._arrived(channel, len(records), clock_ns() if now_ns is None else now_ns)
         self._staged.extend(records)
         self._segments.append((channel, len(records)))
@@ -213,46 +213,42 @@ class RowVerifier:
             self._flush()
 
     def feed_array(self, channel: int, array: npt.NDArray[Any], now_ns: int | None = None) -> None:
-        """Takes rows of equal width as one array of shape (n, bytes of a row)."""
+        """Implements `Verifier.feed_array` for rows of equal width."""
         self.feed(channel, [row.tobytes() for row in array], now_ns)
 
     def feed_arrow(self, channel: int, batch: pa.RecordBatch, now_ns: int | None = None) -> None:
-        """Takes a columnar batch of one channel."""
+        """Implements `Verifier.feed_arrow`."""
         self._arrived(channel, batch.num_rows, clock_ns() if now_ns is None else now_ns)
         body = batch.serialize()
-        self.payload_bytes += body.size
-        self.hashed[channel] = rolling(self.hashed[channel], [crc32(body)])
+        self._payload_bytes += body.size
+        self._hashed[channel] = rolling(self._hashed[channel], [crc32(body)])
 
     def finish(self) -> None:
-        """Checks the staged records; no records may follow."""
+        """Implements `Verifier.finish`."""
         self._flush()
 
-    def sample_keys(self, keys: Int64s) -> Int64s:
-        """The keys of samples in `arrivals`, which `RowSource.sample_keys` already computed."""
-        return keys
+    def sample_keys(self, indexes: Int64s) -> Int64s:
+        """Implements `Verifier.sample_keys` for what `RowSource.sample_keys` returned: these are the keys."""
+        return indexes
+
+    def delivery(self) -> Delivery:
+        """Implements `Verifier.delivery`."""
+        return Delivery(
+            records=self.received_records,
+            checksum=None,
+            hashes=tuple((lane, count, value) for lane, (count, value) in enumerate(self._hashed) if count),
+            payload_bytes=self.payload_bytes,
+        )
 
     def _flush(self) -> None:
         crcs = list(map(crc32, self._staged))
-        self.payload_bytes += sum(map(len, self._staged))
+        self._payload_bytes += sum(map(len, self._staged))
         self._staged.clear()
         at = 0
         for channel, count in self._segments:
-            self.hashed[channel] = rolling(self.hashed[channel], crcs[at : at + count])
+            self._hashed[channel] = rolling(self._hashed[channel], crcs[at : at + count])
             at += count
         self._segments.clear()
-
-    def problems(self, expected: dict[str, Any]) -> list[str]:
-        """The errors in the delivery, given `RowSource.expected`; empty if it is proven."""
-        texts = []
-        for name, total in (("records", self.received_records), ("payload_bytes", self.payload_bytes)):
-            if total != expected[name]:
-                texts.append(f"{expected[name]} {name.replace('_', ' ')} were sent, {total} arrived")
-        for channel, (sent, arrived) in enumerate(zip(expected["lanes"], self.hashed, strict=True)):
-            if sent[0] != arrived[0]:
-                texts.append(f"channel {channel}: {sent[0]} elements were sent, {arrived[0]} arrived")
-            elif sent[1] != arrived[1]:
-                texts.append(f"channel {channel}: its {sent[0]} elements arrived changed or in another order")
-        return texts[:5]
 
     def _arrived(self, channel: int, count: int, now: int) -> None:
         self.arrivals.add(count, now)

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from .arrivals import Arrivals, Int64s, column, round_robin_keys
 from .generator import INDEX_BYTES, MASK
 from .histogram import Histogram
 from .pacing import clock_ns, due_ns_many
+from .proof import PROBLEMS_IN_WORDS, Delivery, Order, Verifier, cubes_below, squares_below
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,27 +35,10 @@ _STAGE_ARRAY_BYTES = 256 * 1024  # fits into the level-2 cache together with the
 _DIRECT_BYTES = 128 * 1024  # a larger contiguous array is not worth a copy
 _JOIN_BYTES = 32 * 1024  # above, summing each record in place is faster than joining them
 _SCRATCH_RECORDS = 32 * 1024  # steps checked at once: few numpy calls, within the level-2 cache
-_PROBLEMS_IN_WORDS = 5
 
 
-class Order(enum.Enum):
-    """How the producer distributes records over the channels."""
-
-    ROUND_ROBIN = "round-robin"
-    """Record i goes to channel (i + s) mod C: a channel carries exactly c, c + C, c + 2C, ..."""
-    BLOCKS = "blocks"
-    """Any record to any channel: indexes grow strictly on each channel, and all channels together have each index
-    exactly once. Cheap if records come in blocks (columnar batches do).
-    """
-
-
-class Verifier:
-    """Checks generated records (`netstack_bench.generator.Source`).
-
-    Attributes:
-        verified: how much of the arriving data is checked.
-        latency: of every record against its due time (open loop only).
-    """
+class RecordVerifier(Verifier):
+    """Checks generated records (`netstack_bench.generator.Source`); latencies are of the open loop."""
 
     def __init__(
         self,
@@ -74,7 +57,7 @@ class Verifier:
             rate_per_s: open loop: measure every record against its due time.
         """
         self._record_bytes = record_bytes
-        self._channels = channels
+        self.order, self.lanes = order, channels
         self._blocks = order is Order.BLOCKS
         self._step = 1 if self._blocks else channels  # from record to record within a segment
         self._rate_per_s = rate_per_s
@@ -99,8 +82,7 @@ class Verifier:
         self._checksum = 0
         self._next: dict[int, int] = {}  # by channel: the index after the last one that arrived, in steps
         self._starts: dict[int, int] = {}  # round robin: channel by the first index it carried
-        self._end_of: dict[int, int] = {}  # blocks: ranges that arrived, by first index ...
-        self._first_of: dict[int, int] = {}  # ... and by end
+        self._squares = self._cubes = 0  # blocks: sums of the squares and cubes of the indexes
         self._problems: list[str] = []
         self._problem_count = 0
         self.verified = "all"
@@ -108,22 +90,17 @@ class Verifier:
         self.latency = Histogram()
 
     def begin(self, start_ns: int, latency_from_ns: int = 0) -> None:
-        """Sets when record 0 is due, and from which due time on latencies count (after the warm-up)."""
+        """Implements `Verifier.begin`."""
         self._start_ns = start_ns
         self._latency_from_ns = latency_from_ns
 
     @property
-    def received_records(self) -> int:
-        """Records received so far."""
-        return self.arrivals.records
-
-    @property
     def payload_bytes(self) -> int:
-        """Payload received so far."""
+        """Implements `Verifier.payload_bytes`."""
         return self.arrivals.records * self._record_bytes
 
     def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
-        """Takes records of one channel that arrived together; the list may be reused, the records must not change."""
+        """Implements `Verifier.feed`."""
         now = clock_ns() if now_ns is None else now_ns
         count = len(records)
         if not count:
@@ -135,14 +112,7 @@ class Verifier:
             self._flush_records()
 
     def feed_array(self, channel: int, array: npt.NDArray[Any], now_ns: int | None = None) -> None:
-        """Takes an array of one channel; its memory may be reused after the call.
-
-        Args:
-            channel: the channel it arrived on.
-            array: shape (n,) of any dtype as wide as a record, or uint8 of shape (n, record_bytes). Any strides, if
-                each record is contiguous.
-            now_ns: arrival time; None is now.
-        """
+        """Implements `Verifier.feed_array`."""
         now = clock_ns() if now_ns is None else now_ns
         count = len(array)
         if not count:
@@ -171,7 +141,7 @@ class Verifier:
                 self._flush_arrays()
 
     def feed_arrow(self, channel: int, batch: pa.RecordBatch, now_ns: int | None = None) -> None:
-        """Takes a columnar batch made by `Source.arrow`."""
+        """Implements `Verifier.feed_arrow` for batches made by `Source.arrow`."""
         now = clock_ns() if now_ns is None else now_ns
         count = batch.num_rows
         if not count:
@@ -188,27 +158,26 @@ class Verifier:
         self._check_order(index, [(channel, count, now)])
 
     def finish(self) -> None:
-        """Checks the staged records; no records may follow."""
+        """Implements `Verifier.finish`."""
         self._flush_records()
         self._flush_arrays()
 
-    def problems(self, expected: dict[str, Any]) -> list[str]:
-        """Everything wrong with the delivery, given `Source.expected` of the producer; empty if it is proven."""
-        texts = list(self._problems)
-        if self._problem_count > len(texts):
-            texts.append(f"and {self._problem_count - len(texts)} more of this kind")
-        records = int(expected["records"])
-        if self.received_records != records:
-            texts.append(f"{records} records were sent, {self.received_records} arrived")
-        if self._checksum & MASK != expected["checksum"]:
-            sums = f"{expected['checksum']:016x}, of what arrived {self._checksum & MASK:016x}"
-            texts.append(f"checksum of what was sent is {sums}")
-        texts.extend(self._missing_ranges(records) if self._blocks else self._missing_tails(records))
-        return texts
+    def delivery(self) -> Delivery:
+        """Implements `Verifier.delivery`."""
+        hidden = self._problem_count - len(self._problems)
+        more = [f"and {hidden} more of this kind"] if hidden else []
+        return Delivery(
+            records=self.received_records,
+            checksum=self._checksum & MASK,
+            lanes=tuple(sorted((start, self._next[channel]) for start, channel in self._starts.items())),
+            squares=self._squares & MASK,
+            cubes=self._cubes & MASK,
+            problems=(*self._problems, *more),
+        )
 
     def sample_keys(self, indexes: Int64s) -> Int64s:
-        """The keys of the records with these indexes in `arrivals`."""
-        return indexes if self._blocks else round_robin_keys(indexes, self._channels)
+        """Implements `Verifier.sample_keys` for indexes of records."""
+        return indexes if self._blocks else round_robin_keys(indexes, self.lanes)
 
     def _padded_rows(self, count: int) -> Words:
         return np.zeros((count, self._row_words), dtype=np.uint64)
@@ -253,7 +222,7 @@ class Verifier:
         if self._rate_per_s is not None:
             self._measure(index, segments)
         breaks = self._breaks(index)
-        if not len(breaks) and (len(segments) == 1 or self._channels == 1):
+        if not len(breaks) and (len(segments) == 1 or self.lanes == 1):
             self._take_run(segments[0][0], int(index[0]), len(index))
             if self._rate_per_s is None:
                 self._log(index, segments)
@@ -289,33 +258,17 @@ class Verifier:
         if self._blocks:
             if awaited is not None and first < awaited:
                 self._problem(f"channel {channel}: record {first} came after record {awaited - 1}")
-            self._melt(first, end)
+            self._squares += squares_below(end) - squares_below(first)
+            self._cubes += cubes_below(end) - cubes_below(first)
         elif awaited is None:
-            if first >= self._channels or first in self._starts:
+            if first >= self.lanes or first in self._starts:
                 self._problem(
                     f"channel {channel}: starts with record {first}, earlier records were lost or on another channel"
                 )
-            self._starts.setdefault(first % self._channels, channel)
+            self._starts.setdefault(first % self.lanes, channel)
         elif first != awaited:
             why = "lost or overtaken" if first > awaited else "repeated or late"
             self._problem(f"channel {channel}: record {first} came where {awaited} was due ({why})")
-
-    def _melt(self, first: int, end: int) -> None:
-        """Adds a received range, merged with its neighbours. Ranges that overlap others may replace them.
-
-        The proof stays valid: the ranges received up to the end form a chain, so any record beyond it makes the count
-        too large.
-        """
-        before = self._first_of.pop(first, None)
-        if before is not None:
-            self._end_of.pop(before, None)
-            first = before
-        after = self._end_of.pop(end, None)
-        if after is not None:
-            self._first_of.pop(after, None)
-            end = after
-        self._end_of[first] = end
-        self._first_of[end] = first
 
     def _log(self, index: Words, segments: list[Segment]) -> None:
         counts = column([count for _, count, _ in segments])
@@ -327,27 +280,9 @@ class Verifier:
         due = due_ns_many(self._start_ns, self._rate_per_s or 1.0, index)
         self.latency.record_many((arrived - due)[due >= self._latency_from_ns])
 
-    def _missing_ranges(self, records: int) -> list[str]:
-        ranges = sorted(self._end_of.items())
-        if ranges == ([(0, records)] if records else []):
-            return []
-        return [f"records 0 to {records - 1} were sent; these ranges arrived: {ranges[:_PROBLEMS_IN_WORDS]}"]
-
-    def _missing_tails(self, records: int) -> list[str]:
-        texts = []
-        for start in range(min(self._channels, records)):
-            channel = self._starts.get(start)
-            end = start + -(-(records - start) // self._channels) * self._channels
-            if channel is None:
-                texts.append(f"record {start} and those after it on its channel never arrived")
-            elif self._next[channel] != end:
-                sent, came = end - self._channels, self._next[channel] - self._channels
-                texts.append(f"channel {channel}: record {sent} was the last sent, {came} the last that arrived")
-        return texts[:_PROBLEMS_IN_WORDS]
-
     def _problem(self, text: str) -> None:
         self._problem_count += 1
-        if len(self._problems) < _PROBLEMS_IN_WORDS:
+        if len(self._problems) < PROBLEMS_IN_WORDS:
             self._problems.append(text)
 
 

@@ -100,9 +100,11 @@ def test_problems_in_words() -> None:
     source = source_of(2)
     lanes = sent_lanes(source, 2, 40)
     lanes[1].reverse()
-    assert problems(lanes, source.expected(40)) == ["channel 1: its 20 elements arrived changed or in another order"]
+    assert problems(lanes, source.expected(40)) == [
+        "producer: lane 1: its 20 elements arrived changed or in another order"
+    ]
     del lanes[1][0]
-    assert "40 records were sent, 39 arrived" in problems(lanes, source.expected(40))
+    assert "producer sent 40 records, 39 arrived" in problems(lanes, source.expected(40))
 
 
 def test_rows_of_equal_width_may_come_as_an_array() -> None:

@@ -6,7 +6,7 @@ connections`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -32,6 +32,7 @@ from ..endpoints import PARTITION, address_of, config_of, descriptors_of
 from ..generator import Source
 from ..pacing import clock_ns
 from ..places.local.worker_io import AnySource, ConsumerIo, Facts, ProducerIo
+from ..proof import Taker
 from ..rows import RowSource
 from ..run_metrics import Observation, observing
 from ..spec import RunSpec
@@ -96,16 +97,6 @@ class Spans(Protocol):
 
     async def next_span_async(self) -> tuple[int, int] | None:
         """Waits until records are due: (index of the first, count), or None when the run is over."""
-
-
-class Taker(Protocol):
-    """Verifies a delivery (`verifier.Verifier`); the verifier of generated records has `feed_array` too."""
-
-    def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None, /) -> None:
-        """Takes records of one channel."""
-
-    def feed_arrow(self, channel: int, batch: Any, now_ns: int | None = None, /) -> None:
-        """Takes a columnar batch of one channel."""
 
 
 async def _emit_between_barriers(
@@ -178,7 +169,7 @@ async def _produce_batches(spec: RunSpec, io: Spans, writer: RecordWriter) -> No
 
 
 async def _consume_arrays(spec: RunSpec, verifier: Taker, gate: InputGate, throttle: Throttle | None) -> None:
-    feed: Any = getattr(verifier, "feed_array")  # noqa: B009 - only the verifier of generated records has it
+    feed = verifier.feed_array
     reader = ArrayReader(gate, record_bytes=spec.record_bytes)
     async for array in reader:
         if throttle is None:

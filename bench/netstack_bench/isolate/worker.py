@@ -18,7 +18,7 @@ from netstack import ChannelDescriptor, RecordReader, RecordWriter, open_network
 from ..generator import Source
 from ..pacing import clock_ns
 from ..places.local.pair_io import PairIo, serve
-from ..verifier import Verifier
+from ..verifier import RecordVerifier
 from .spec import STALLED, SUBTASKS, TICK_NS, IsolateSpec, Subtask
 
 SKIP_NS: Final = 50_000_000
@@ -135,7 +135,7 @@ async def consume(io: PairIo) -> dict[str, Any]:
         }
         start_ns = await io.ready()
         arrivals = {subtask: Arrivals(start_ns=start_ns, ticks=spec.ticks) for subtask in SUBTASKS}
-        verifiers = {subtask: Verifier(record_bytes=spec.record_bytes) for subtask in SUBTASKS}
+        verifiers = {subtask: RecordVerifier(record_bytes=spec.record_bytes) for subtask in SUBTASKS}
         io.watch(lambda: sum(each.records for each in arrivals.values()))
         connections = len(manager.statistics().dialled)
         edges_ns: list[int] = []
@@ -182,7 +182,7 @@ class Brake:
         return max(0.0, min(slot_ns, self._until_ns) - now_ns) / 1e9
 
 
-async def _read(reader: RecordReader, arrivals: Arrivals, verifier: Verifier, brake: Brake | None) -> None:
+async def _read(reader: RecordReader, arrivals: Arrivals, verifier: RecordVerifier, brake: Brake | None) -> None:
     async for record in reader:
         if brake is not None and (wait_s := brake.wait_s(clock_ns())):
             await trio.sleep(wait_s)

@@ -35,13 +35,14 @@ from ...engines.netstack import emit_all, take_all, writer_of
 from ...generator import Source, span_records
 from ...histogram import Histogram
 from ...pacing import clock_ns
+from ...proof import Verifier
 from ...rows import RowSource
 from ...run_metrics import EARLY_NS
 from ..local.worker_io import DueRecords, warm_from_ns
 from .matrix import Matrix
 from .meter import Meter, reporting_progress
 from .spec import MeshSpec
-from .verify import GroupVerifier, RowGroupVerifier, SinkVerifier
+from .verify import SinkVerifier
 
 _SPREAD: Final = 2_654_435_761  # Knuth's: its multiples modulo small numbers have no pattern
 
@@ -186,7 +187,7 @@ async def _relay_records(gate: InputGate, selector: BackSelector, writer: Record
 
 def _pairs(
     spec: MeshSpec,
-    groups: Sequence[GroupVerifier | RowGroupVerifier],
+    groups: Sequence[Verifier],
     hosts: Sequence[int],
     start_ns: int,
     finish: dict[str, Any],
@@ -207,9 +208,7 @@ def _pairs(
     return [{**pair, "latency": latencies[host].to_dict()} for host, pair in pairs.items()]
 
 
-def _latency(
-    spec: MeshSpec, group: GroupVerifier | RowGroupVerifier, samples: list[bytes], start_ns: int, stop_ns: int
-) -> Histogram:
+def _latency(spec: MeshSpec, group: Verifier, samples: list[bytes], start_ns: int, stop_ns: int) -> Histogram:
     if spec.rate_per_s is not None and spec.rows_file is None:
         return group.latency
     indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)

@@ -135,7 +135,7 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
         "last_ns": arrivals.last_ns,
         "latency": latency.to_dict(),
         "latency_kind": kind if latency.count else None,
-        "verified": getattr(verifier, "verified", "all") if facts.verified else "count",
+        "verified": verifier.verified if facts.verified else "count",
         "problems": verifier.problems(expected) if facts.verified else counted,
         "facts": dataclasses.asdict(facts),
     }

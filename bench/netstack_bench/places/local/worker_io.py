@@ -37,16 +37,16 @@ from ...arrivals import Int64s, warm_ns
 from ...generator import Source, span_records
 from ...host import cpu_seconds
 from ...pacing import Pacer, Sampler, due_ns
+from ...proof import Verifier, order_of
 from ...rows import RowSource, RowVerifier
 from ...sampled import SampledVerifier
 from ...spec import RunSpec
-from ...verifier import Order, Verifier
+from ...verifier import RecordVerifier
 
 HEARTBEAT_S = 0.25
 """Time between progress messages; a worker that sends none counts as dead."""
 
 AnySource: TypeAlias = Source | RowSource
-AnyVerifier: TypeAlias = Verifier | RowVerifier
 Waited = TypeVar("Waited")
 
 _RUNNER_EXITED = 3  # exit code of a worker whose runner has exited
@@ -262,22 +262,8 @@ class ConsumerIo(WorkerIo):
 
     def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
         super().__init__(spec, link, scratch)
-        self.verifier: AnyVerifier
-        if spec.input_path:
-            self.verifier = RowVerifier(spec.channels)
-        else:
-            self.expect(Order.BLOCKS if spec.emit == "arrow" else Order.ROUND_ROBIN)
+        self.verifier = verifier_of(spec, spec.channels)
         self.watch(lambda: self.verifier.received_records)
-
-    def expect(self, order: Order) -> None:
-        """Replaces the verifier, before the go, by one for another order of records."""
-        spec = self.spec
-        if spec.verify == "sample":
-            self.verifier = SampledVerifier(record_bytes=spec.record_bytes, channels=spec.channels, order=order)
-            return
-        self.verifier = Verifier(
-            record_bytes=spec.record_bytes, channels=spec.channels, order=order, rate_per_s=spec.rate_per_s
-        )
 
     def watch(self, records: Callable[[], int]) -> None:
         """Counts progress by this function instead of the verifier."""
@@ -286,6 +272,17 @@ class ConsumerIo(WorkerIo):
     def _go(self, start_ns: int) -> None:
         super()._go(start_ns)
         self.verifier.begin(start_ns, warm_from_ns(self.spec, start_ns))
+
+
+def verifier_of(spec: RunSpec, lanes: int) -> Verifier:
+    """The verifier of what one receiver gets of the records that a source distributes over its lanes."""
+    if spec.input_path is not None:
+        return RowVerifier(lanes)
+    if spec.verify == "sample":
+        return SampledVerifier(record_bytes=spec.record_bytes, channels=lanes, order=order_of(spec))
+    return RecordVerifier(
+        record_bytes=spec.record_bytes, channels=lanes, order=order_of(spec), rate_per_s=spec.rate_per_s
+    )
 
 
 def warm_from_ns(spec: RunSpec, start_ns: int) -> int:

@@ -21,7 +21,7 @@ from netstack_bench.places.hosts.result import (
 )
 from netstack_bench.places.hosts.spec import MeshSpec
 from netstack_bench.places.hosts.timeline import Timeline
-from netstack_bench.places.hosts.verify import Delivery
+from netstack_bench.proof import Delivery
 
 START = 10_000_000_000
 SECOND = 1_000_000_000

@@ -5,8 +5,8 @@ import pytest
 
 from netstack_bench.generator import Source
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.places.hosts.verify import Delivery, SinkVerifier, order_of, problems
-from netstack_bench.verifier import Order
+from netstack_bench.places.hosts.verify import SinkVerifier
+from netstack_bench.proof import Delivery, Order, order_of, problems
 
 HOSTS = ("a:1", "b:1")
 

@@ -153,7 +153,7 @@ def test_a_worker_that_never_gets_ready(engine: BrokenEngine) -> None:
 def test_what_never_arrived_is_told_not_raised(engine: BrokenEngine) -> None:
     row = run_once(TINY, engine=engine("consumer", "io.ready()\nreturn Facts()"))
     assert row["delivered"] is False
-    assert "delivery: 5 records were sent, 0 arrived" in row["warnings"]
+    assert "delivery: producer sent 5 records, 0 arrived" in row["warnings"]
 
 
 def test_ctrl_c_ends_both_workers(engine: BrokenEngine) -> None:

@@ -12,10 +12,12 @@ import trio
 
 from netstack_bench.generator import Source
 from netstack_bench.places.local import worker_io
-from netstack_bench.places.local.worker_io import ConsumerIo, Link, ProducerIo
+from netstack_bench.places.local.worker_io import ConsumerIo, Link, ProducerIo, verifier_of
+from netstack_bench.proof import Order, Verifier
 from netstack_bench.rows import RowSource, RowVerifier
+from netstack_bench.sampled import SampledVerifier
 from netstack_bench.spec import RunSpec
-from netstack_bench.verifier import Order, Verifier
+from netstack_bench.verifier import RecordVerifier
 
 
 class Runner:
@@ -149,13 +151,14 @@ def test_the_verifier_knows_how_records_are_spread(
     assert (io.verifier.problems(whole.expected(10)) == []) is (order is Order.BLOCKS)
 
 
-def test_another_order_and_rows_have_verifiers_of_their_own(runner: Runner, tmp_path: Path) -> None:
-    io = ConsumerIo(RunSpec(), runner.link, tmp_path)
-    first = io.verifier
-    io.expect(Order.BLOCKS)
-    assert isinstance(io.verifier, Verifier)
-    assert io.verifier is not first
-    assert isinstance(ConsumerIo(RunSpec(input_path="x.csv"), runner.link, tmp_path).verifier, RowVerifier)
+def test_records_rows_and_samples_have_verifiers_of_their_own() -> None:
+    settings: dict[type[Verifier], dict[str, Any]] = {
+        RecordVerifier: {},
+        RowVerifier: {"input_path": "x.csv"},
+        SampledVerifier: {"verify": "sample"},
+    }
+    for kind, each in settings.items():
+        assert type(verifier_of(RunSpec(**each), 2)) is kind
 
 
 def test_the_warm_up_of_a_paced_run_counts_for_no_latency(runner: Runner, tmp_path: Path) -> None:
