@@ -8,6 +8,7 @@ Rules: parsing is exact (decimal, not binary): `100ms` is the float 0.1, because
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
 
@@ -171,6 +172,13 @@ def format_link_rate(bytes_per_s: int) -> str:
         if bytes_per_s and bytes_per_s % factor == 0:
             return f"{bytes_per_s // factor} {unit}/s"
     return f"{bytes_per_s} B/s"
+
+
+def first_of(names: Iterable[str], most: int = 16) -> str:
+    """Joins the first names with commas and counts the others; `none` without names."""
+    each = list(names)
+    rest = f" and {len(each) - most:,} more" if len(each) > most else ""
+    return f"{', '.join(each[:most])}{rest}" or "none"
 
 
 def counted(count: int, what: str) -> str:

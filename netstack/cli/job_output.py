@@ -105,6 +105,8 @@ def job_lines(job: Document) -> list[RenderableType]:
     if job["last_checkpoint"]:
         last = job["last_checkpoint"]
         lines.append(Text(f"checkpoint {last['checkpoint_id']}: {last['path']}"))
+    if job.get("left_out"):
+        lines.append(Text(f"the job is too large to show all: without {', '.join(job['left_out'])}", style="yellow"))
     for entry in job["log"][-8:]:
         lines.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(entry['at']))} {entry['text']}", "dim"))
     return lines

@@ -173,7 +173,7 @@ def _vertex(vertex: Mapping[str, Any], before: Mapping[str, Any] | None, passed_
 
     return VertexView(
         vertex["name"],
-        dict(Counter(each["state"] for each in vertex["subtasks"])),
+        dict(Counter(vertex.get("left_out", {})) + Counter(each["state"] for each in vertex["subtasks"])),
         rate("records_in"),
         rate("records_out"),
         share("busy"),

@@ -330,6 +330,11 @@ class Executions:
         """Number of subtasks in any of these states."""
         return int(sum(self._counts[state.code] for state in states))
 
+    def count_within(self, subtasks: range) -> dict[ExecutionState, int]:
+        """Number of some neighbouring subtasks in each state, without states that none is in."""
+        counts = np.bincount(self._states.view[subtasks.start : subtasks.stop], minlength=len(ExecutionState))
+        return {state: count for state in ExecutionState if (count := int(counts[state.code]))}
+
     def apply(self, subtasks: IndexArray, what: ExecutionInput) -> None:
         """Applies an input to subtasks; none may occur twice.
 

@@ -109,6 +109,10 @@ class Scheduler:
         """How many subtasks are in one of these states."""
         return self._deployer.executions.count(*states)
 
+    def count_within(self, subtasks: range) -> dict[ExecutionState, int]:
+        """How many of some neighbouring subtasks are in each state, without states that none is in."""
+        return self._deployer.executions.count_within(subtasks)
+
     def attempt(self, subtask: int) -> int:
         """The number of the current attempt of a subtask, from 0."""
         return int(self._deployer.executions.attempts[subtask])

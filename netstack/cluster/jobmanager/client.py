@@ -168,12 +168,7 @@ class JobClient:
 
         Cancellation: a late answer is ignored; this holds for all calls below that do not state otherwise.
         """
-        summaries: list[Document] = []
-        page: Document = {"after": None}
-        while "after" in page:
-            page = await self._questions.ask("jobs", {"after": page["after"]})
-            summaries += self._questions.field(page, "jobs", list)
-        return summaries
+        return await self._listed("jobs")
 
     async def job(self, job_id: str) -> Document:
         """Returns all details of one job.
@@ -249,7 +244,7 @@ class JobClient:
         Raises:
             ConnectionLost: the connection is lost.
         """
-        return self._questions.field(await self._questions.ask("taskmanagers", {}), "taskmanagers", list)
+        return await self._listed("taskmanagers")
 
     async def look(self) -> Document:
         """Returns a snapshot of the cluster, down to each channel (`ClusterSnapshots.snapshot`).
@@ -258,9 +253,8 @@ class JobClient:
 
         Raises:
             ConnectionLost: the connection is lost.
-            RequestRefused: the snapshot is larger than a message may be.
         """
-        return await self._questions.ask("look", {})
+        return await self._pages("look", "taskmanagers", "jobs")
 
     async def stacks(self, job_id: str) -> Document:
         """Returns the Python stacks of a job's tasks (`StackQueries.ask`). Raises as `job`."""
@@ -272,7 +266,7 @@ class JobClient:
         Raises:
             ConnectionLost: the connection is lost.
         """
-        return self._questions.field(await self._questions.ask("datasets", {}), "datasets", list)
+        return await self._listed("datasets")
 
     async def release_dataset(self, dataset_id: str) -> int:
         """Releases a kept dataset; jobs that are reading it fail.
@@ -288,6 +282,21 @@ class JobClient:
         """
         answer = await self._questions.ask("release_dataset", {"dataset_id": dataset_id, "owner": self._owner})
         return self._questions.field(answer, "bytes", int)
+
+    async def _listed(self, name: str) -> list[Document]:
+        """Returns the entries of a question that is named like its only list."""
+        listed: list[Document] = (await self._pages(name, name))[name]
+        return listed
+
+    async def _pages(self, what: str, *lists: str) -> Document:
+        """Returns the answer to a question whose lists come in pages (`pages`)."""
+        whole: Document = {name: [] for name in lists}
+        page: Document = {"after": None}
+        while "after" in page:
+            page = await self._questions.ask(what, {"after": page["after"]})
+            listed = {name: whole[name] + self._questions.field(page, name, list) for name in lists}
+            whole = {**page, **listed}
+        return whole
 
     async def _send_code(self, sha256: str, data: bytes) -> None:
         for offset in range(0, len(data), SLICE_BYTES):

@@ -16,16 +16,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, Final, final
 
 from ...base.errors import ConfigError, NetstackError
 from ...base.text.safe_text import safe_repr
-from ...base.units import format_size
+from ...base.units import first_of, format_size
 from ...network.waiting.threads import InThread
 from ...schedule.descriptors.shuffle import TaskManagerLocation
 from ..control.messages import DropDataset
+from .pages import Entries
 from .resource_manager.taskmanagers import ConnectedTaskManager, TaskManagers
 from .store import JobStore
+
+MAX_NAMED: Final = 1000
+"""Maximum number of TaskManagers in the document of a dataset."""
 
 
 @final
@@ -172,27 +176,31 @@ class Datasets:
         if missing:
             raise ConfigError(
                 f"dataset {dataset_id!r} cannot be read: {len(missing)} of its TaskManagers are not registered, or were"
-                f" restarted without it ({', '.join(sorted(missing))}); run job {dataset.job_name!r} again"
+                f" restarted without it ({first_of(sorted(missing))}); run job {dataset.job_name!r} again"
             )
         return dataset
 
-    def documents(self) -> list[dict[str, Any]]:
-        """Returns the documents of all datasets, oldest first."""
+    def entries(self) -> Entries:
+        """Returns the documents of all datasets as entries of pages."""
         return [
-            {
-                "dataset_id": each.dataset_id,
-                "job_id": each.job_id,
-                "job_name": each.job_name,
-                "created_at": each.created_at,
-                "age_s": max(0.0, time.time() - each.created_at),
-                "format": each.format,
-                "bytes": each.bytes,
-                "partitions": len(each.partitions),
-                "taskmanagers": sorted({partition.address for partition in each.partitions}),
-                "missing": sorted(self._missing(each)),
-            }
+            ((float(each.created_at), each.dataset_id), partial(self._document, each))
             for each in self._datasets.values()
         ]
+
+    def _document(self, dataset: DatasetRecord) -> dict[str, Any]:
+        """Returns one dataset for people; of very many TaskManagers only the first ones."""
+        return {
+            "dataset_id": dataset.dataset_id,
+            "job_id": dataset.job_id,
+            "job_name": dataset.job_name,
+            "created_at": dataset.created_at,
+            "age_s": max(0.0, time.time() - dataset.created_at),
+            "format": dataset.format,
+            "bytes": dataset.bytes,
+            "partitions": len(dataset.partitions),
+            "taskmanagers": sorted({partition.address for partition in dataset.partitions})[:MAX_NAMED],
+            "missing": sorted(self._missing(dataset))[:MAX_NAMED],
+        }
 
     def registered(self, taskmanager: ConnectedTaskManager) -> None:
         """Compares the datasets that a newly registered TaskManager reports with the known ones."""
@@ -217,8 +225,9 @@ class Datasets:
         """Returns a dataset. Raises ConfigError if there is none of this name."""
         dataset = self._datasets.get(dataset_id)
         if dataset is None:
-            names = ", ".join(self._datasets) or "none"
-            raise ConfigError(f"there is no dataset {safe_repr(dataset_id, 80)}; existing datasets: {names}")
+            raise ConfigError(
+                f"there is no dataset {safe_repr(dataset_id, 80)}; existing datasets: {first_of(self._datasets)}"
+            )
         return dataset
 
     def _missing(self, dataset: DatasetRecord) -> set[str]:

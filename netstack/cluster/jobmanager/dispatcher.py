@@ -39,7 +39,12 @@ from .job_services import JobCoordinator, JobServices
 from .log import FailureHistory, failure_documents
 from .parts import JobManagerParts
 from .store import StoredJob
+from .views.bounds import fit_job
 from .views.documents import COUNTS, job_document
+
+ENDED_SUBTASKS: Final = 1000
+MAX_ENDED_BYTES: Final = 1 << 20
+"""How much is kept of each ended job, in memory and until the JobManager ends; results are kept beside it."""
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
@@ -369,7 +374,10 @@ class Dispatcher:
                 state, reason = JobState.FAILED, f"internal error of the JobManager, see its log: {cause_text(root)}"
         finally:
             try:
-                record.last = job_document(record, self._parts)
+                record.last = job_document(record, self._parts, ENDED_SUBTASKS)
+                kept = record.last.pop("results")
+                fit_job(record.last, MAX_ENDED_BYTES)
+                record.last["results"] = kept
             except Exception:  # a job that cannot be described must not end the JobManager
                 LOGGER.exception("job %s (%s): its details cannot be stored", job_id, record.name)
                 record.last = {"state": "running"}

@@ -20,7 +20,7 @@ from ...schedule.descriptors.information import JobInformation
 from ...schedule.failover.restart import restart_strategy
 from ...schedule.graph.job_file import job_of
 from ...schedule.graph.job_generator import GeneratedJob, generate_job
-from ...schedule.graph.job_limits import shortened_name
+from ...schedule.graph.job_limits import check_size, shortened_name
 from ...schedule.graph.stream_graph import StreamGraph
 from ...schedule.scheduler import Scheduler, SchedulerSettings
 from ...schedule.slots.slot_pool import SlotPoolSettings
@@ -94,6 +94,7 @@ def read_job(
     """Creates the record of a stored job. Raises ConfigError if the job cannot run."""
     graph = job_of(stored.document)
     generated = generate_job(graph)
+    check_size(len(graph.nodes), (each.parallelism for each in generated.job.vertices))
     settings = graph.settings
     folder = None
     takes_checkpoints = generated.job.checkpoints is not None

@@ -7,7 +7,7 @@ Takes: documents of requests. Gives: documents of answers, or an error whose tex
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 from ...base.errors import ConfigError
@@ -20,21 +20,16 @@ from .dispatcher import Dispatcher
 from .job_master.stacks import StackQueries
 from .job_record import JobRecord, audit
 from .log import fatal_traceback
+from .pages import page
 from .parts import JobManagerParts
+from .views.bounds import RESULT_CHARACTERS, fit_job
 from .views.cluster_snapshots import ClusterSnapshots
-from .views.documents import job_document, summary, taskmanagers_document
+from .views.documents import MAX_SUBTASKS, job_document, position_of, summary, taskmanager_entries
 
 Document: TypeAlias = dict[str, Any]
 
-MAX_SUBTASKS: Final = 16_000
-"""Maximum number of subtasks in one answer: about 150 bytes each, and a frame holds 4 MiB."""
-
-
-PAGE_CHARACTERS: Final = 1 << 20
-"""About how long one answer with summaries of jobs is; a client requests the next ones."""
-
-REASON_CHARACTERS: Final = 4096
-"""Maximum length of the reason of a job's end in its summary; `job` returns all of it."""
+JOB_BYTES: Final = 7 << 19
+"""Limit of the details of one job, which are one message."""
 
 _REMEDY: Final = "use the cluster's secret, or start the JobManager with --shared"
 
@@ -111,25 +106,16 @@ class ClientQueries:
         return {"job_id": job_id}
 
     async def _jobs(self, document: Document) -> Document:
-        after = document.get("after")
-        if after is not None and (type(after) is not list or [type(each) for each in after] != [float, str]):
-            raise ConfigError(f"after={safe_repr(after)} of a request is not where a page of jobs ended")
-        page: list[Document] = []
-        characters = 0
-        for record in sorted(self._dispatcher.records.values(), key=_position):
-            if after is not None and _position(record) <= tuple(after):
-                continue
-            if characters > PAGE_CHARACTERS:
-                return {"jobs": page, "after": [page[-1]["submitted_at"], page[-1]["job_id"]]}
+        def short(record: JobRecord) -> Document:
             entry = summary(record, self._parts)
-            entry["reason"] = entry["reason"][:REASON_CHARACTERS]
-            page.append(entry)
-            characters += 1000 + len(entry["name"]) + len(entry["reason"])
-        return {"jobs": page}
+            return entry | {"reason": entry["reason"][:RESULT_CHARACTERS]}
+
+        records = self._dispatcher.records.values()
+        return page(document, {"jobs": [(position_of(each), partial(short, each)) for each in records]})
 
     async def _job(self, document: Document) -> Document:
-        details = job_document(self._find(document), self._parts)
-        _shorten(details["vertices"], MAX_SUBTASKS)
+        details = job_document(self._find(document), self._parts, MAX_SUBTASKS)
+        fit_job(details, JOB_BYTES)
         return details
 
     async def _definition(self, document: Document) -> Document:
@@ -175,11 +161,11 @@ class ClientQueries:
         }
 
     async def _taskmanagers(self, document: Document) -> Document:
-        return {"taskmanagers": taskmanagers_document(self._parts)}
+        return page(document, {"taskmanagers": taskmanager_entries(self._parts)})
 
     async def _look(self, document: Document) -> Document:
         self._snapshots.request_updates()
-        return self._snapshots.snapshot()
+        return page(document, self._snapshots.entries()) | self._snapshots.facts()
 
     async def _stack(self, document: Document) -> Document:
         record = self._find(document)
@@ -188,7 +174,7 @@ class ClientQueries:
         return await self._stacks.ask(record.master)
 
     async def _datasets(self, document: Document) -> Document:
-        return {"datasets": self._parts.datasets.documents()}
+        return page(document, {"datasets": self._parts.datasets.entries()})
 
     async def _release_dataset(self, document: Document) -> Document:
         dataset_id = _want(document, "dataset_id", str)
@@ -208,32 +194,10 @@ class ClientQueries:
         return self._dispatcher.find(_want(document, "job_id", str))
 
 
-def _position(record: JobRecord) -> tuple[float, str]:
-    return record.stored.submitted_at, record.stored.job_id
-
-
 def _owner(document: Document) -> str:
     """Returns the hash of a client's key; empty without a key."""
     key = document.get("owner")
     return hashlib.sha256(key.encode()).hexdigest() if type(key) is str and key else ""
-
-
-def _shorten(vertices: list[Document], most: int) -> None:
-    """Removes subtasks of the widest vertices beyond the limit, and counts them by state in `left_out`."""
-    narrow = sorted(len(vertex["subtasks"]) for vertex in vertices)
-    if sum(narrow) <= most:
-        return
-    left, each = most, 0
-    for number, count in enumerate(narrow):  # narrow vertices keep all subtasks, wide ones equal parts of the rest
-        each = left // (len(narrow) - number)
-        if count > each:
-            break
-        left -= count
-    for vertex in vertices:
-        rest = vertex["subtasks"][each:]
-        if rest:
-            vertex["subtasks"] = vertex["subtasks"][:each]
-            vertex["left_out"] = dict(Counter(subtask["state"] for subtask in rest))
 
 
 def _want(document: Document, name: str, kind: type[Any]) -> Any:

@@ -261,7 +261,8 @@ def _job(job: Mapping[str, Any]) -> Document:
 
 
 def _vertex(number: int, vertex: Mapping[str, Any]) -> Document:
-    states = Counter(each["state"].upper() for each in vertex["subtasks"])
+    states = Counter({state.upper(): count for state, count in vertex.get("left_out", {}).items()})
+    states += Counter(each["state"].upper() for each in vertex["subtasks"])
     return {
         "id": str(number),
         "name": vertex["name"],

@@ -1,11 +1,11 @@
-"""Limits of the texts in a submitted job: everybody who looks at a cluster receives its names.
+"""Limits of a submitted job: everybody who looks at a cluster receives its names, and one process schedules all jobs.
 
 Takes: a job file's document. Gives: a `ConfigError` that names the first text that is too long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgpack
@@ -22,6 +22,12 @@ MAX_TEXT: Final = 4096
 
 MAX_PARAMETERS_BYTES: Final = 1 << 20
 """Size of one operator's parameters, packed."""
+
+MAX_OPERATORS: Final = 4096
+"""Operators of a job."""
+
+MAX_SUBTASKS: Final = 1 << 18
+"""Subtasks of a job. A JobManager needs about 200 bytes and 2 us for each before the job runs."""
 
 _NAMES: Final = frozenset({"name", "uid", "from", "slot_sharing_group", "side_output", "tag"})
 
@@ -48,6 +54,26 @@ def check_limits(document: Mapping[str, Any]) -> None:
                     waiting.append((inside, key, each))
         elif isinstance(value, list | tuple):
             waiting += [(f"{place}[{number}]", field, each) for number, each in enumerate(value)]
+
+
+def check_size(operators: int, parallelisms: Iterable[int]) -> None:
+    """Checks how much a job makes a JobManager schedule.
+
+    Args:
+        operators: number of its operators.
+        parallelisms: of its vertices; those that are decided at run time count as 1.
+
+    Raises:
+        ConfigError: the job is too large.
+    """
+    if operators > MAX_OPERATORS:
+        raise ConfigError(f"the job has {operators:,} operators; the maximum is {MAX_OPERATORS:,}")
+    subtasks = sum(max(1, each) for each in parallelisms)
+    if subtasks > MAX_SUBTASKS:
+        raise ConfigError(
+            f"the job has {subtasks:,} subtasks; the maximum is {MAX_SUBTASKS:,}: chain more operators, or give some a"
+            " lower parallelism"
+        )
 
 
 def shortened_name(name: str) -> str:

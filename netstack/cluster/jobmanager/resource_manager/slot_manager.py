@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from typing import final
 
 from ....base.errors import LocalProtocolError
-from ....base.units import counted
+from ....base.units import counted, first_of
 from ....schedule.graph.job_graph import JobGraph
 from ....schedule.slots.slot_matching import match_balanced
 from ....schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotDemand, SlotRequest
@@ -166,7 +166,7 @@ class SlotManager:
         """Describes the existing slots in words."""
         if not self._taskmanagers:
             return "no TaskManager is registered"
-        each = ", ".join(f"{name} {slots.total} ({len(slots.free)} free)" for name, slots in self._taskmanagers.items())
+        each = first_of(f"{name} {slots.total} ({len(slots.free)} free)" for name, slots in self._taskmanagers.items())
         return f"{self.free} of {self.total} registered slots free: {each}"
 
     def _able(self, job_id: str) -> dict[str, _Slots]:

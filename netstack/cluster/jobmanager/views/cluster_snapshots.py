@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -23,8 +24,11 @@ from ...control.details import TASKMANAGER_KEYS, check_details
 from ...control.messages import AskDetails
 from ..job_master.job_master import JobMaster
 from ..job_record import JobRecord
+from ..pages import Entries
 from ..parts import JobManagerParts
-from .documents import chaining_of, edges_of, job_document, taskmanagers_document
+from ..resource_manager.taskmanagers import ConnectedTaskManager
+from .bounds import RESULT_CHARACTERS, fair_part, fit_job, packed_bytes
+from .documents import chaining_of, edges_of, job_document, position_of, taskmanager_document
 from .tuning import bottleneck_of
 
 Document = dict[str, Any]
@@ -44,8 +48,21 @@ MAX_GONE: Final = 20
 SILENT_S: Final = 3.0
 """A TaskManager that was silent for this long is shown as silent; heartbeats are more frequent."""
 
-RESULT_CHARACTERS: Final = 4096
-"""Maximum length of a job's results in a snapshot; a request for the job returns all."""
+MAX_PARTS: Final = 16_000
+"""Maximum number of subtasks, edges and vertices in a snapshot of all jobs: about 15 us each."""
+
+_VERTEX_PARTS: Final = 4
+"""A vertex with its edges counts as so many subtasks."""
+
+MAX_SNAPSHOT_BYTES: Final = 16 << 20
+"""Maximum size of all jobs of a snapshot; larger jobs are shown with less detail (`bounds`)."""
+
+MAX_JOB_BYTES: Final = 1 << 20
+MIN_JOB_BYTES: Final = 1 << 16
+"""Maximum size of one job of a snapshot: of jobs alone, and where there are many large ones."""
+
+MAX_NETWORK_BYTES: Final = 1 << 18
+"""Maximum size of what a TaskManager says about its network."""
 
 CHANNEL_COLUMNS: Final = (
     "producer",
@@ -100,6 +117,7 @@ class ClusterSnapshots:
         self._details: dict[str, _Details] = {}
         self._asked: dict[str, float] = {}
         self._lost: dict[str, Document] = {}
+        self._sizes: dict[str, int] = {}  # of whole documents of jobs, when they were drawn last
 
     def request_updates(self) -> None:
         """Keeps polling active for the next `LOOKED_S` seconds."""
@@ -151,9 +169,10 @@ class ClusterSnapshots:
 
     def lost(self, name: str, reason: str) -> None:
         """Keeps a lost TaskManager in snapshots; call it before the TaskManager is removed."""
-        for each in taskmanagers_document(self._parts):
-            if each["name"] == name:
-                self._lost[name] = {**each, "jobs": {}, "free_slots": 0, "gone": reason}
+        for each in self._parts.taskmanagers.all():
+            if each.location.name == name:
+                document = taskmanager_document(each, self._parts)
+                self._lost[name] = {**document, "jobs": {}, "free_slots": 0, "gone": reason}
         while len(self._lost) > MAX_GONE:
             del self._lost[next(iter(self._lost))]
         self._details.pop(name, None)
@@ -163,40 +182,76 @@ class ClusterSnapshots:
         """Takes a snapshot.
 
         Returns:
-            `taskmanagers` (`documents.taskmanagers_document` with `gone`: why it was lost, or empty; `silent_s`;
+            `taskmanagers` (`documents.taskmanager_document` with `gone`: why it was lost, or empty; `silent_s`;
             `network` and memory once known), `jobs` (`documents.job_document` with `edges` and their channels,
-            `chaining`, time shares of each subtask, and `bottleneck`), `channel_columns`, `load_balance`.
+            `chaining`, time shares of each subtask, and `bottleneck`), `channel_columns`, `load_balance`. Of large jobs
+            not all details (`bounds.fit_job`).
         """
-        now_s = trio.current_time()
-        here = []
-        for each in taskmanagers_document(self._parts):
-            heard_s = self._parts.taskmanagers.heard_s(each["name"])
-            silent_s = 0.0 if heard_s is None or math.isinf(heard_s) else now_s - heard_s
-            report = self._details.get(each["name"])
-            facts = {} if report is None else {key: report.document[key] for key in TASKMANAGER_KEYS}
-            silent = round(silent_s) if silent_s > SILENT_S else 0
-            here.append({**each, **facts, "gone": "", "silent_s": silent})
+        return {name: [create() for _, create in entries] for name, entries in self.entries().items()} | self.facts()
+
+    def entries(self) -> dict[str, Entries]:
+        """Returns the TaskManagers and jobs of a snapshot as entries of pages."""
+        here: Entries = [
+            ((each.registered_at, each.location.name), partial(self._connected, each))
+            for each in self._parts.taskmanagers.all()
+        ]
+        lost: Entries = [((each["registered_at"], each["name"]), partial(dict, each)) for each in self._lost.values()]
+        most_parts = fair_part(map(_parts_of, self._records.values()), MAX_PARTS)
+        most_bytes = self._fair_bytes(most_parts)
         return {
-            "taskmanagers": [*here, *self._lost.values()],
-            "jobs": [self.drawn(record) for record in self._records.values()],
-            "channel_columns": list(CHANNEL_COLUMNS),
-            "load_balance": self._parts.config.load_balance.value,
+            "taskmanagers": [*here, *lost],
+            "jobs": [
+                (position_of(each), partial(self._drawn, each, most_parts, most_bytes))
+                for each in self._records.values()
+            ],
         }
 
+    def facts(self) -> Document:
+        """Returns what a snapshot contains besides `entries`."""
+        return {"channel_columns": list(CHANNEL_COLUMNS), "load_balance": self._parts.config.load_balance.value}
+
+    def _connected(self, taskmanager: ConnectedTaskManager) -> Document:
+        document = taskmanager_document(taskmanager, self._parts)
+        heard_s = self._parts.taskmanagers.heard_s(document["name"])
+        silent_s = 0.0 if heard_s is None or math.isinf(heard_s) else trio.current_time() - heard_s
+        report = self._details.get(document["name"])
+        if report is not None:
+            document |= {key: report.document[key] for key in TASKMANAGER_KEYS}
+            if packed_bytes(report.document["network"] or {}) > MAX_NETWORK_BYTES:
+                document["network"] = None
+        return document | {"gone": "", "silent_s": round(silent_s) if silent_s > SILENT_S else 0}
+
+    def _fair_bytes(self, most_parts: int) -> int:
+        """Returns the size to which larger jobs are brought, from the sizes that all jobs had last."""
+        self._sizes = {job_id: size for job_id, size in self._sizes.items() if job_id in self._records}
+        for job_id, record in self._records.items():
+            if job_id not in self._sizes:
+                self._drawn(record, most_parts, MAX_JOB_BYTES)
+        return max(MIN_JOB_BYTES, min(MAX_JOB_BYTES, fair_part(self._sizes.values(), MAX_SNAPSHOT_BYTES)))
+
     def drawn(self, record: JobRecord) -> Document:
-        """Returns one job of a snapshot."""
-        document = job_document(record, self._parts)
+        """Returns one job alone with all details of a snapshot."""
+        return self._drawn(record, MAX_PARTS, MAX_SNAPSHOT_BYTES)
+
+    def _drawn(self, record: JobRecord, most_parts: int, most_bytes: int) -> Document:
+        """Returns one job of a snapshot, with at most so many parts and bytes."""
+        most_subtasks = most_parts - _VERTEX_PARTS * _vertices_of(record)
+        has_room = most_subtasks >= 0
+        document = job_document(record, self._parts, most_subtasks if has_room else None)
         for name in ("age_s", "duration_s"):  # of an ended job a snapshot would change all the time
             del document[name]
-        document |= {"edges": edges_of(record), "chaining": chaining_of(record)}
+        document |= {"edges": edges_of(record), "chaining": chaining_of(record)} if has_room else _NO_PARTS
         document["results"] = shortened(document["results"], RESULT_CHARACTERS)
         document["failures"] = [
             {name: value for name, value in each.items() if name not in ("report", "beside")}
             for each in document["failures"]
         ]
-        if record.master is not None:
+        if record.master is not None and has_room:
             self._add_details(document, record.stored.job_id, record.master)
         document["bottleneck"] = bottleneck_of(document, CHANNEL_COLUMNS)
+        size = fit_job(document, most_bytes)
+        if most_bytes < MAX_SNAPSHOT_BYTES:
+            self._sizes[record.stored.job_id] = size
         return document
 
     def _add_details(self, document: Document, job_id: str, master: JobMaster) -> None:
@@ -235,6 +290,24 @@ class ClusterSnapshots:
         }
         for edge in document["edges"]:
             edge |= _channels(edge, tasks, places)
+
+
+_NO_PARTS: Final[Document] = {"edges": [], "chaining": [], "left_out": ["vertices"]}
+
+
+def _vertices_of(record: JobRecord) -> int:
+    if record.master is not None:
+        return len(record.master.scheduler.topology.job.vertices)
+    return len((record.last or {}).get("vertices", ()))
+
+
+def _parts_of(record: JobRecord) -> int:
+    """Returns how many parts a job adds to a snapshot."""
+    if record.master is not None:
+        subtasks = record.master.scheduler.topology.subtask_count
+    else:
+        subtasks = sum(len(vertex["subtasks"]) for vertex in (record.last or {}).get("vertices", ()))
+    return subtasks + _VERTEX_PARTS * _vertices_of(record)
 
 
 def _rates(now: tuple[float, float, float], then: tuple[float, float, float]) -> tuple[int, int, int] | None:

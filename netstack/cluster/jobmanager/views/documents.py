@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from ....base.units import counted
 from ....schedule.execution import ExecutionState, JobState
+from ....schedule.topology.execution_graph import ExecutionGraph
 from ..job_master.checkpoints import CheckpointReport
 from ..job_master.job_master import JobMaster
 from ..job_record import JobRecord
 from ..log import blocked_text, failure_documents, place_of
+from ..pages import Entries
 from ..parts import JobManagerParts
 from ..progress import summed_progress
+from ..resource_manager.taskmanagers import ConnectedTaskManager
+from .bounds import fair_part, shortened_vertices
 from .latencies import vertex_latencies
 
 CHECKPOINTS_SHOWN: Final = 20
 
 COUNTS: Final = ("tasks", "restarts", "checkpoints_completed", "checkpoints_failed")
 """What a summary counts; stored with the end of a job."""
+
+MAX_SUBTASKS: Final = 16_000
+"""Maximum number of subtasks that the details of a job list: about 150 bytes and 15 us each."""
 
 
 def summary(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
@@ -63,6 +71,11 @@ def summary(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
     return result
 
 
+def position_of(record: JobRecord) -> tuple[float, str]:
+    """Returns the position of a job among all jobs (`pages.Position`)."""
+    return float(record.stored.submitted_at), record.stored.job_id
+
+
 def _state_of(record: JobRecord) -> str:
     """Returns the state that clients see: final only once the end is stored, and never an earlier one again."""
     if record.end is not None:
@@ -85,8 +98,15 @@ _BEFORE: Final = {
 """The visible state of a job whose end is not stored yet."""
 
 
-def job_document(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
-    """Returns all details of one job."""
+def job_document(record: JobRecord, parts: JobManagerParts, most: int | None = MAX_SUBTASKS) -> dict[str, Any]:
+    """Returns the details of one job.
+
+    Args:
+        record: the job.
+        parts: the JobManager's parts.
+        most: maximum number of listed subtasks. Beyond it the widest vertices list fewer, and `left_out` counts the
+            others by state. None leaves the vertices out.
+    """
     master = record.master
     if master is None:
         empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": []}
@@ -96,13 +116,14 @@ def job_document(record: JobRecord, parts: JobManagerParts) -> dict[str, Any]:
         kept = record.last or {}
         results = kept.get("results", {}) if record.end is None else record.end["results"]  # the end is being stored
         empty["not_restored"] = list(record.stored.not_restored)
+        vertices = [] if most is None else shortened_vertices(kept.get("vertices", ()), most)
         now = {**summary(record, parts), "results": results, "waits_for": record.waits_for}
-        return {**empty, **kept, **now}
+        return {**empty, **kept, **now, "vertices": vertices}
     missing = parts.slots.missing(record.stored.job_id)
     last = master.last_checkpoint
     return {
         **summary(record, parts),
-        "vertices": _vertices(record, master),
+        "vertices": [] if most is None else _vertices(master, most),
         "checkpoints": [_checkpoint(report) for report in master.history[-CHECKPOINTS_SHOWN:]],
         "checkpoints_in_progress": [each.document() for each in master.checkpoints_in_progress],
         "last_checkpoint": None if last is None else {"checkpoint_id": last[0], "path": last[1]},
@@ -160,8 +181,9 @@ def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
     }
 
 
-def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
+def _vertices(master: JobMaster, most: int) -> list[dict[str, Any]]:
     topology = master.scheduler.topology
+    each = fair_part([len(_subtasks_of(topology, number)) for number in range(len(topology.job.vertices))], most)
     placed = master.tasks.placed_vertices()
     progress = summed_progress(master.progress, placed)
     for number, (came, went) in master.tasks.records.items():
@@ -173,6 +195,8 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
     vertices: list[dict[str, Any]] = []
     for number, vertex in enumerate(topology.job.vertices):
         is_there = topology.is_initialised(number)
+        subtasks = _subtasks_of(topology, number)
+        left_out = master.scheduler.count_within(subtasks[each:])
         vertices.append(
             {
                 "name": vertex.name,
@@ -185,11 +209,16 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
                 "records_out": progress.get(number, {}).get("records_out", 0),
                 "latencies": latencies[number],
                 "kept": _kept(master, number) if is_there else None,
-                "decided": _decided(master, number) if is_there else None,
-                "subtasks": [_subtask(master, subtask) for subtask in topology.subtasks_of(number)] if is_there else [],
+                "decided": _decided(master, number, each) if is_there else None,
+                "subtasks": [_subtask(master, subtask) for subtask in subtasks[:each]],
+                **({"left_out": {state.value: count for state, count in left_out.items()}} if left_out else {}),
             }
         )
     return vertices
+
+
+def _subtasks_of(topology: ExecutionGraph, vertex: int) -> range:
+    return topology.subtasks_of(vertex) if topology.is_initialised(vertex) else range(0)
 
 
 def _kept(master: JobMaster, vertex: int) -> dict[str, int] | None:
@@ -203,8 +232,8 @@ def _kept(master: JobMaster, vertex: int) -> dict[str, int] | None:
     return {"bytes": data, "compressed_bytes": compressed, "stored_bytes": stored}
 
 
-def _decided(master: JobMaster, vertex: int) -> dict[str, Any] | None:
-    """Returns how the parallelism of a vertex was decided at runtime, and what each subtask reads; or None."""
+def _decided(master: JobMaster, vertex: int, most: int) -> dict[str, Any] | None:
+    """Returns how the parallelism of a vertex was decided at runtime, and what its first subtasks read; or None."""
     explanation = master.scheduler.explanation(vertex)
     if explanation is None:
         return None
@@ -225,13 +254,13 @@ def _decided(master: JobMaster, vertex: int) -> dict[str, Any] | None:
                         }
                         for piece in info.pieces_of(subtask)
                     ]
-                    for subtask in range(info.parallelism)
+                    for subtask in range(min(most, info.parallelism))
                 ],
             }
         )
     return {
         "steps": list(explanation.steps),
-        "bytes_per_subtask": list(explanation.bytes_per_subtask),
+        "bytes_per_subtask": list(explanation.bytes_per_subtask[:most]),
         "inputs": inputs,
     }
 
@@ -298,23 +327,32 @@ def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
 
 def taskmanagers_document(parts: JobManagerParts) -> list[dict[str, Any]]:
     """Returns all connected TaskManagers."""
-    rows = []
-    for each in parts.taskmanagers.all():
-        used = parts.slots.used_of(each.location.name)
-        jobs: dict[str, list[int]] = {}
-        for slot, job_id in used.items():
-            jobs.setdefault(job_id, []).append(slot)
-        rows.append(
-            {
-                "name": each.location.name,
-                "address": each.location.address,
-                "host": each.location.host,
-                "slots": each.slots,
-                "free_slots": each.slots - len(used),
-                "pid": pid if type(pid := each.facts.get("pid")) is int else None,
-                "slots_in": "processes" if each.location.slot_addresses else "loop",
-                "registered_at": each.registered_at,
-                "jobs": jobs,
-            }
-        )
-    return rows
+    return [taskmanager_document(each, parts) for each in parts.taskmanagers.all()]
+
+
+def taskmanager_entries(parts: JobManagerParts) -> Entries:
+    """Returns all connected TaskManagers as entries of pages."""
+    return [
+        ((each.registered_at, each.location.name), partial(taskmanager_document, each, parts))
+        for each in parts.taskmanagers.all()
+    ]
+
+
+def taskmanager_document(taskmanager: ConnectedTaskManager, parts: JobManagerParts) -> dict[str, Any]:
+    """Returns one connected TaskManager."""
+    location = taskmanager.location
+    used = parts.slots.used_of(location.name)
+    jobs: dict[str, list[int]] = {}
+    for slot, job_id in used.items():
+        jobs.setdefault(job_id, []).append(slot)
+    return {
+        "name": location.name,
+        "address": location.address,
+        "host": location.host,
+        "slots": taskmanager.slots,
+        "free_slots": taskmanager.slots - len(used),
+        "pid": pid if type(pid := taskmanager.facts.get("pid")) is int else None,
+        "slots_in": "processes" if location.slot_addresses else "loop",
+        "registered_at": taskmanager.registered_at,
+        "jobs": jobs,
+    }

@@ -33,7 +33,7 @@
     const isNow = ns.history.state.live;
     const columns = snapshot.channel_columns;
     $("job-h").textContent = `${job.name} (${job.job_id})`;
-    $("job-why").textContent = [job.state, job.reason, job.waits_for && `waiting for ${job.waits_for}`, ...(job.blocked ?? []).map((each) => `${each.taskmanager}, slot ${each.slot}: ${each.text}`)].filter(Boolean).join("; ");
+    $("job-why").textContent = [job.state, job.reason, job.waits_for && `waiting for ${job.waits_for}`, job.left_out?.length && `too large to show all: without ${job.left_out.join(", ")}`, ...(job.blocked ?? []).map((each) => `${each.taskmanager}, slot ${each.slot}: ${each.text}`)].filter(Boolean).join("; ");
     $("bottleneck").textContent = job.state === "running" && job.bottleneck ? `Bottleneck: ${job.bottleneck.text}` : "";
     fill("act", [snapshot.may_change && job.state === "running" && isNow, job.job_id], () => (snapshot.may_change && job.state === "running" && isNow ? [ns.button("Cancel job", "cancel", () => fetch(`jobs/${job.job_id}?mode=cancel`, { method: "PATCH" }), "")] : []));
     fill("graph", [job.job_id, job.vertices, job.edges, chosen, ns.isNarrow()], () => [ns.graph(job, snapshot, chosen, choose)]);

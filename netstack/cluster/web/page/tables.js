@@ -65,7 +65,8 @@
       if (level !== "unknown") box.style.background = `linear-gradient(to top, var(--busy) ${s.busy / 10}%, var(--waiting) ${s.busy / 10}% ${(s.busy + s.backpressured) / 10}%, var(--idle) 0)`;
       Object.assign(box.dataset, { state: s.state, level, task: key }); boxes.append(box);
     }
-    if (vertex.subtasks.length > mostBoxes) boxes.append(`and ${vertex.subtasks.length - mostBoxes} more`);
+    const more = Math.max(0, vertex.subtasks.length - mostBoxes) + Object.values(vertex.left_out ?? {}).reduce((sum, n) => sum + n, 0);
+    if (more) boxes.append(`and ${more} more`);
     const where = {}; for (const s of vertex.subtasks) if (s.taskmanager) where[s.taskmanager] = (where[s.taskmanager] ?? 0) + 1;
     const known = vertex.subtasks.filter((s) => ns.levelOf(s) !== "unknown"), mean = (name) => Math.round(known.reduce((sum, s) => sum + s[name], 0) / known.length / 10);
     const made = ns.row(vertex.name, boxes, sparkline(vertex.records_in, rates, "in"), sparkline(vertex.records_out, rates, "out"), known.length ? `${mean("busy")} / ${mean("idle")} / ${mean("backpressured")} %` : "", (vertex.latencies ?? []).map((each) => `${each.from}: ${ns.latency(each)}`).join("; "), Object.entries(where).map(([t, n]) => `${t} × ${n}`).join(", "));

@@ -194,7 +194,7 @@ async def test_no_text_of_a_job_is_long(change: Callable[[Any], None], place: st
 
 async def test_summaries_come_in_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Long names of an earlier release made the answer too large for everybody."""
-    monkeypatch.setattr("netstack.cluster.jobmanager.queries.PAGE_CHARACTERS", 3000)
+    monkeypatch.setattr("netstack.cluster.jobmanager.pages.PAGE_BYTES", 3000)
     stored = {"restore": None, "code": {}, "builds": {}}
     for number in range(10):
         job = {**stored, "job_id": f"{number:016}", "document": {"name": "x" * 3_000_000}, "submitted_at": number % 3}
@@ -211,6 +211,6 @@ async def test_summaries_come_in_pages(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert max(len(each["name"]) for each in actual) == 256
         assert max(len(each["reason"]) for each in actual) == 4096
         assert "after" in await user._questions.ask("jobs", {}), "it came in pages"
-        for wrong in ("x", [1], ["x", "y"], [1.0, "x", 2]):
-            with pytest.raises(RequestRefused, match="is not where a page of jobs ended"):
+        for wrong in ("x", [1], [1.0, "x"], ["datasets", 1.0, "x"], ["jobs", 1, "x"], ["jobs", 1.0, "x", 2]):
+            with pytest.raises(RequestRefused, match="is not where a page ended"):
                 await user._questions.ask("jobs", {"after": wrong})

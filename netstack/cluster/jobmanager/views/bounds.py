@@ -1,0 +1,142 @@
+"""Bounds of what one job or TaskManager adds to an answer that everybody receives.
+
+Takes: documents of jobs and TaskManagers. Gives: the same documents, or less detail of those that are too large.
+
+Rules: only the largest documents lose something, and all of them are brought to the same size, so a small job is
+complete whatever others run. `left_out` of a document names what is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import msgpack
+
+from ....base.text.json_text import json_text, shortened
+
+Document = dict[str, Any]
+
+RESULT_CHARACTERS: Final = 4096
+"""Maximum length of a job's results and reason in a snapshot; a request for the job returns all, if they fit."""
+
+_FEW_SUBTASKS: Final = 1000
+_FEW_ENTRIES: Final = 50
+
+
+def fair_part(sizes: Iterable[int], most: int) -> int:
+    """Returns the largest size at which all parts, cut to that size, have at most `most` together."""
+    narrow = sorted(sizes)
+    left = most
+    for number, size in enumerate(narrow):  # narrow parts stay whole, wide ones divide the rest
+        each = left // (len(narrow) - number)
+        if size > each:
+            return each
+        left -= size
+    return narrow[-1] if narrow else 0
+
+
+def shortened_vertices(vertices: Sequence[Document], most: int) -> list[Document]:
+    """Returns vertices that list at most so many subtasks; `left_out` of a vertex counts its others by state."""
+    each = fair_part([len(vertex["subtasks"]) for vertex in vertices], most)
+    result = []
+    for vertex in vertices:
+        rest = vertex["subtasks"][each:]
+        if rest:
+            left_out = Counter(vertex.get("left_out", {})) + Counter(subtask["state"] for subtask in rest)
+            vertex = {**vertex, "subtasks": vertex["subtasks"][:each], "left_out": dict(left_out)}
+        result.append(vertex)
+    return result
+
+
+def packed_bytes(document: Document) -> int:
+    """Returns the size of a document in a message."""
+    try:
+        return len(msgpack.packb(document))
+    except (ValueError, TypeError, OverflowError):  # values that only JSON can express somehow
+        return len(json_text(document))
+
+
+def fit_job(document: Document, most_bytes: int) -> int:
+    """Leaves details of a job out until its document is small enough.
+
+    Args:
+        document: of `job_document`, alone or with what a snapshot adds; it is changed, its parts are not.
+        most_bytes: its maximum size, from 64 KiB on.
+
+    Returns:
+        The size of the whole document.
+    """
+    size = whole = packed_bytes(document)
+    names: list[str] = []
+    for name, leave_out in _LESS:
+        if size <= most_bytes:
+            break
+        before = size
+        leave_out(document)
+        size = packed_bytes(document)
+        if size < before:
+            names.append(name)
+    if names:
+        document["left_out"] = [*dict.fromkeys([*document.get("left_out", ()), *names])]
+    return whole
+
+
+def _without(*names: str) -> Callable[[Document], None]:
+    def leave_out(document: Document) -> None:
+        for name in names:
+            if document.get(name):
+                document[name] = []
+
+    return leave_out
+
+
+def _no_channels(document: Document) -> None:
+    if "edges" in document:
+        document["edges"] = [{**edge, "channels": []} for edge in document["edges"]]
+
+
+def _few_subtasks(document: Document) -> None:
+    document["vertices"] = shortened_vertices(document["vertices"], _FEW_SUBTASKS)
+
+
+def _few_log_entries(document: Document) -> None:
+    document["log"] = document["log"][-_FEW_ENTRIES:]
+
+
+def _few_results(document: Document) -> None:
+    if "results" in document:
+        document["results"] = shortened(document["results"], RESULT_CHARACTERS)
+
+
+def _no_failures(document: Document) -> None:
+    document["failures_left_out"] += len(document["failures"])
+    document["failures"] = []
+
+
+def _no_vertices(document: Document) -> None:
+    document["vertices"] = []
+    if "edges" in document:  # edges name vertices by their number
+        document |= {"edges": [], "bottleneck": None}
+
+
+def _short_texts(document: Document) -> None:
+    for name in ("reason", "waits_for"):
+        document[name] = document[name][:RESULT_CHARACTERS]
+    document |= {"blocked": [], "not_restored": [], "checkpoints_in_progress": [], "speculation": None}
+
+
+_LESS: Final[tuple[tuple[str, Callable[[Document], None]], ...]] = (
+    ("results", _few_results),
+    ("chaining", _without("chaining")),
+    ("channels", _no_channels),
+    ("log", _few_log_entries),
+    ("subtasks", _few_subtasks),
+    ("networks and checkpoints", _without("networks", "checkpoints")),
+    ("failures", _no_failures),
+    ("vertices", _no_vertices),
+    ("log", _without("log")),
+    ("texts", _short_texts),
+)
+"""What is left out first, and what last."""
