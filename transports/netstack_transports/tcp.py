@@ -25,9 +25,11 @@ from ._sockets import SocketListener, SocketStream, connect_socket
 NOTSENT_LOWAT_BYTES: Final = 256 * 1024
 BACKLOG: Final = 1024
 LOOPBACK_CONGESTION_VARIABLE: Final = "NETSTACK_LOOPBACK_CONGESTION"
-LOOPBACK_CONGESTION: Final = os.environ.get(LOOPBACK_CONGESTION_VARIABLE, "cubic").encode()
-"""The congestion control of connections within one host; empty keeps the system's default. Pacing is useless there:
-bbr, the default of some kernels, halves the throughput."""
+LOOPBACK_CONGESTION: Final = [
+    name.encode() for name in os.environ.get(LOOPBACK_CONGESTION_VARIABLE, "cubic,reno").split(",") if name
+]
+"""The congestion controls of connections within one host: the first one that this user may choose; empty keeps the
+system's default. Pacing is useless there: bbr, the default of some kernels, halves the throughput."""
 
 
 FREE_PORT_TRIES: Final = 8
@@ -150,6 +152,14 @@ def _bound(family: int, target: tuple[Any, ...], *, is_alone: bool) -> socket.so
     return sock
 
 
+def set_loopback_congestion(sock: socket.socket) -> None:
+    """Sets the congestion control of a connection within one host (`LOOPBACK_CONGESTION`)."""
+    for name in LOOPBACK_CONGESTION:
+        with contextlib.suppress(OSError, AttributeError):  # not available or not allowed; not Linux
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+            return
+
+
 def _url(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
@@ -169,6 +179,5 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
-    if LOOPBACK_CONGESTION and hasattr(socket, "TCP_CONGESTION") and is_loopback(sock):
-        with contextlib.suppress(OSError):  # not available or not allowed: the default works too
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
+    if is_loopback(sock):
+        set_loopback_congestion(sock)

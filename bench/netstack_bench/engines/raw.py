@@ -9,12 +9,11 @@ run, repeated, which stay in the cache. With a rate each message is a header and
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 from pathlib import Path
 
-from netstack_transports.tcp import LOOPBACK_CONGESTION
+from netstack_transports.tcp import set_loopback_congestion
 
 from ..generator import Source
 from ..pacing import clock_ns
@@ -158,9 +157,7 @@ def _dial(address: str) -> socket.socket:
 def _tune(connection: socket.socket) -> None:
     """Sets the options that netstack's own transport sets on a connection within one host."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if LOOPBACK_CONGESTION and hasattr(socket, "TCP_CONGESTION"):
-        with contextlib.suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
+    set_loopback_congestion(connection)
 
 
 def _congestion_control(connection: socket.socket) -> str | None:

@@ -20,6 +20,9 @@ from ..control.codec import Attempt, Plain
 FRAMES_AT_MOST: Final = 100
 SOURCE_CHARACTERS: Final = 200
 _LINE: Final = re.compile(r'^\s*File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_ESCAPED: Final = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
+"""How `faulthandler` writes characters outside ASCII."""
+
 _HEAD: Final = "(most recent call first)"
 _TASKS: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tasks.py")
 _EXAMPLES: Final = str(package_folders()[0] / "examples" / "_").removesuffix("_")
@@ -73,8 +76,21 @@ def parse_stack(text: str) -> list[Frame]:
     for part in text.split(_HEAD):  # since Python 3.14 a C stack follows after a crash
         matches = [match for line in part.splitlines() if (match := _LINE.match(line)) is not None]
         if matches:
-            frames = [Frame(each[1], int(each[2]) if each[2].isdigit() else 0, each[3]) for each in matches]
+            frames = [
+                Frame(_unescaped(each[1]), int(each[2]) if each[2].isdigit() else 0, _unescaped(each[3]))
+                for each in matches
+            ]
     return frames[:FRAMES_AT_MOST]
+
+
+def _unescaped(text: str) -> str:
+    """Undoes the escapes of `faulthandler`, but for halves of characters, which no file can hold in UTF-8."""
+
+    def character(match: re.Match[str]) -> str:
+        code = int(match[match.lastindex or 0], 16)
+        return match[0] if 0xD800 <= code < 0xE000 or code > 0x10FFFF else chr(code)
+
+    return _ESCAPED.sub(character, text)
 
 
 def coroutine_stack(coroutine: Coroutine[Any, Any, Any]) -> list[Frame]:

@@ -27,7 +27,7 @@ from netstack_bench.places.local.runner import (
 from netstack_bench.run_warnings import connection_warnings, pace_warnings, timeout_warnings
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import flatten
-from netstack_transports.tcp import LOOPBACK_CONGESTION, LOOPBACK_CONGESTION_VARIABLE
+from netstack_transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 
 PROMISED = {
     "records",
@@ -178,7 +178,8 @@ def test_what_a_peer_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -
 @pytest.mark.slow
 def test_the_bare_loop_uses_what_netstack_uses_on_loopback() -> None:
     control = run_once(RunSpec(records=1000), engine="raw")["congestion_control"]
-    assert control == LOOPBACK_CONGESTION.decode()
+    assert control in ("cubic", "reno"), "of which every user may choose one"
+    assert control == run_once(RunSpec(records=1000))["congestion_control"]
     environment = {LOOPBACK_CONGESTION_VARIABLE: ""}
     for engine in ("netstack", "raw"):
         control = run_once(RunSpec(records=1000), engine=engine, environment=environment)["congestion_control"]

@@ -39,6 +39,16 @@ def test_a_stack_of_faulthandler_is_read_innermost_first() -> None:
     assert parse_stack(written_stack() + of_c)[0].function == "written_stack"
 
 
+@pytest.mark.parametrize("name", ["ünï", "日本", "🐍", "a b", r"a\ub"])
+def test_files_and_functions_of_every_name_are_found(name: str) -> None:
+    """`faulthandler` escapes what is not ASCII, so that no line of a checkout in such a folder had its operator."""
+    function = "größe"
+    names: dict[str, Any] = {"written_stack": written_stack}
+    exec(compile(f"def {function}(): return written_stack()", f"/{name}/job.py", "exec"), names)
+    frame = parse_stack(names[function]())[1]
+    assert (frame.file, frame.function) == (f"/{name}/job.py", function)
+
+
 def test_a_line_is_told_with_its_task_and_operator() -> None:
     frames = parse_stack(written_stack())
     table = CodeTable()
