@@ -2,7 +2,7 @@ package netstack.peer;
 
 import java.util.TreeMap;
 
-/** Counts of durations in the log-linear buckets of bench/histogram.py; memory only for the powers of two in use. */
+/** Counts of durations in the log-linear buckets of bench/netstack_bench/histogram.py; memory only for the powers of two in use. */
 final class Latencies {
     private static final int HALF = 1024;
     private static final long MOST_NS = (1L << 46) - 1;
