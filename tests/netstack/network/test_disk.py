@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import trio
 
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, ResultPartitionType, open_network
 from netstack.base.errors import ConfigError, NetstackError
+from netstack.network.environment import NetworkEnvironment
 from netstack.network.kept_partitions import DiskDriver
 from netstack.network.waiting.loop_lock import LoopLock
 
@@ -73,6 +75,40 @@ async def test_more_local_readers_than_read_blocks_get_all_records(kind: ResultP
         gate = await network.open_gate([ChannelDescriptor(network.address, "p", index) for index in range(12)])
         with trio.fail_after(60):
             assert sorted([number async for number in RecordReader(gate, format="int64")]) == list(range(120))
+
+
+async def test_networks_that_share_one_thread_all_make_progress() -> None:
+    """What runs in a thread waits for no other thread."""
+    limiter = trio.to_thread.current_default_thread_limiter()
+    before, limiter.total_tokens = limiter.total_tokens, 1
+    config = NetworkConfig(memory_bytes=8 << 20, read_memory_bytes=1 << 20, sort_buffer_bytes=1 << 20)
+
+    async def one(number: int) -> None:
+        async with open_network(f"memory://one-thread-{number}", config) as network:
+            kind = ResultPartitionType.HYBRID_FULL if number % 2 else ResultPartitionType.BLOCKING
+            writer = RecordWriter[bytes](network.create_partition("p", subpartitions=3, kind=kind))
+            async with trio.open_nursery() as nursery:
+                if kind is ResultPartitionType.HYBRID_FULL:
+                    nursery.start_soon(read, network)
+                for _ in range(300):
+                    await writer.emit(os.urandom(10_000))
+                await writer.finish()
+                if kind is ResultPartitionType.BLOCKING:
+                    nursery.start_soon(read, network)
+
+    async def read(network: NetworkEnvironment) -> None:
+        gate = await network.open_gate([ChannelDescriptor(network.address, "p", index) for index in range(3)])
+        counts.append(len([None async for _ in RecordReader(gate)]))
+
+    counts: list[int] = []
+    try:
+        with trio.fail_after(100):
+            async with trio.open_nursery() as nursery:
+                for number in range(6):
+                    nursery.start_soon(one, number)
+    finally:
+        limiter.total_tokens = before
+    assert counts == [300] * 6
 
 
 async def test_read_memory_for_less_than_two_reads_is_refused_by_name() -> None:

@@ -179,6 +179,36 @@ async def test_a_flood_that_goes_on_while_the_good_prove_themselves(autojump_clo
         assert at.counts()[0] == 20
 
 
+@pytest.mark.parametrize("max_unproven", [1, 2])
+@pytest.mark.parametrize("pauses_s", [[0.02 * 2**n for n in range(9)], [0.1, 0.2, 0.4, *[0.8] * 60]])
+async def test_honest_peers_that_crowd_each_other_out_all_get_in(
+    autojump_clock: MockClock, max_unproven: int, pauses_s: list[float]
+) -> None:
+    """In step, with a proof that takes longer than the first pauses: of each turn the last ones are admitted."""
+    async with door(max_unproven=max_unproven) as at:
+        entered: list[float] = []
+
+        async def come() -> None:
+            for pause_s in pauses_s:
+                stream = await at.dial()
+                await trio.sleep(0.2)  # the way of its proof
+                try:
+                    await prove_dialler(stream, SECRET)
+                except (AuthenticationFailed, NetstackError):
+                    await trio.sleep(pause_s)
+                else:
+                    entered.append(trio.current_time())
+                    return
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(come)
+        await settle()
+        assert len(entered) == 8
+        assert at.counts() == (8, 0, 8)
+        assert Refusal.CROWDED_OUT in at.reasons(), "they did"
+
+
 async def test_there_is_a_most_of_connections_and_room_again_when_one_leaves(autojump_clock: MockClock) -> None:
     async with door(max_connections=2) as at:
         await at.enter()
