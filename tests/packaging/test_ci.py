@@ -24,8 +24,10 @@ case "$*" in
     *--last-failed*) exit 0 ;;
     pytest*)
         mkdir -p .pytest_cache/v/cache
-        [ ! -e "$NOTES/flaky" ] || { echo '{"tests/a.py::test": true}' >.pytest_cache/v/cache/lastfailed && exit 1; }
-        [ ! -e "$NOTES/broken" ] || exit 2 ;;
+        last=.pytest_cache/v/cache/lastfailed
+        [ ! -e "$NOTES/flaky" ] || { echo '{"tests/a.py::test": true}' >$last && exit 1; }
+        [ ! -e "$NOTES/broken" ] || exit 2
+        [ ! -e "$NOTES/slow" ] || { echo '{"tests/a.py::test": true}' >$last && exec sleep 60; } ;;
     sweep) mkdir -p results/sweep-1 && echo page >results/sweep-1/report.html ;;
 esac
 echo "=== 1 passed in 0.01s ==="
@@ -100,6 +102,28 @@ def test_what_the_clock_leaves_out_is_named_and_only_a_long_step_may_be(checkout
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left out by the clock: spark" in done.stdout
     assert run(checkout, "docs", END_S="0").returncode == 1
+
+
+def test_what_failed_before_the_clock_ended_a_step_runs_alone(checkout: Path) -> None:
+    (checkout.parent / "slow").touch()
+    done = run(checkout, "spark", END_S="2", LEAST_S="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left out by the clock: the rest of spark" in done.stdout
+    assert "passed only when it ran again, alone: tests/a.py::test" in done.stdout
+
+
+def test_each_long_step_has_a_share_of_the_time() -> None:
+    script = RUN.read_text(encoding="utf-8")
+    (long,) = re.findall(r"LONG=\(([^)]*)\)", script)
+    shares = {step: int(share) for step, share in re.findall(r"\[(\S+)\]=(\d+)", script)}
+    assert sorted(shares) == sorted(long.split())
+    (function,) = re.findall(r"^step_end_s\(\) \{.*?^\}", script, re.DOTALL | re.MULTILINE)
+    table = " ".join(f"[{step}]={share}" for step, share in shares.items())
+    before = f"steps=({long}) everything=yes END_S=4800; declare -A SHARE=({table})\n{function}\nSECONDS=1200\n"
+    for number, step in enumerate(long.split()):
+        done = subprocess.run(["bash", "-c", before + f"step_end_s {step}"], capture_output=True, text=True, check=True)
+        left = sum(shares[later] for later in long.split()[number:])
+        assert abs(int(done.stdout) - 1200 - 3600 * shares[step] / left) < 3
 
 
 def test_a_step_that_does_not_exist_is_refused(checkout: Path) -> None:
