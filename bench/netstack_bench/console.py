@@ -24,7 +24,7 @@ from netstack.cli.json_document import print_document
 from .compare import Comparison, Difference
 from .decision.experiment import Budget
 from .grid import PlannedRun, expected_seconds
-from .places.local import pair
+from .places import conversation
 from .store import Row
 
 _LINE_S = 10.0  # between two lines of progress without a terminal
@@ -170,7 +170,7 @@ class SweepBar(_Bar):
 
 
 class RunBar(_Bar):
-    """The progress bar of `run`; it is called with each `netstack_bench.places.local.pair.RunState`.
+    """The progress bar of `run`; it is called with each `netstack_bench.places.conversation.RunState`.
 
     `expected_s` is the length of all measurements; None if only their records are known.
     """
@@ -186,7 +186,7 @@ class RunBar(_Bar):
         self._bar = self._drawn(console, TextColumn("{task.description}"), *live)
         self._task = self._bar.add_task("starting", total=1.0)
 
-    def __call__(self, state: pair.RunState) -> None:
+    def __call__(self, state: conversation.RunState) -> None:
         """Updates the bar."""
         if state.phase == "starting" and self._phase != "starting":
             self._started += 1

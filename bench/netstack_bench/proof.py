@@ -128,6 +128,12 @@ class Verifier(Taker, Protocol):
     def sample_keys(self, indexes: Int64s) -> Int64s:
         """The keys of sampled records in `arrivals`."""
 
+    def latencies(self, indexes: Int64s, times: Int64s, from_ns: int) -> Histogram:
+        """The latencies of the run: `latency`, or if it is empty those of sampled records, emitted from then on."""
+        if self.latency.count:
+            return self.latency
+        return self.arrivals.sampled_latency(self.sample_keys(indexes), times, from_ns)
+
     def delivery(self) -> Delivery:
         """What arrived, after `finish`."""
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .places.conversation import OnProgress
 from .places.hosts.spec import MeshSpec
-from .places.local.pair import OnProgress
 from .spec import RunSpec
 
 

@@ -26,7 +26,7 @@ from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.slots.slot_sharing import FixedPlacement
 
 from ..pacing import clock_ns
-from ..places.local.pair import OnProgress, RunState
+from ..places.conversation import OnProgress, RunState
 from ..places.local.processes import MeasurementFailed
 from ..stopping import kept_at_interrupt
 from .figures import Completed, Point, Stretch, point

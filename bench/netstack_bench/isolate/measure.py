@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..places.local.pair import OnProgress, Summaries, Summary, run_pair
-from ..places.local.processes import MeasurementFailed, PhaseLimits
+from ..places.conversation import OnProgress
+from ..places.local.processes import MeasurementFailed, PhaseLimits, Summaries, Summary, run_pair
 from .spec import BIN_TICKS, PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_NS, TICK_S, IsolateSpec, Phase, Subtask
 
 RATE_KEPT: Final = 0.95

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from netstack.base.scratch import scratch_folder
 
-from ...places.local.pair import RunState
+from ...places.conversation import RunState
 from ...places.local.processes import MeasurementFailed
 from ...spec import DEFAULT_SECONDS, RunSpec
 from .document import document_of

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
@@ -34,7 +35,7 @@ from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
 
 from ...spec import DEFAULT_SECONDS
-from ..local.pair import OnProgress, RunState
+from ..conversation import Conversation, OnProgress, fraction_of, stalled_s
 from ..local.processes import MeasurementFailed
 from .clocks import HostClock, Reading, read_clock, translate
 from .cluster import Mesh, open_mesh
@@ -104,31 +105,31 @@ async def measure_mesh(
     if spec.records is None and spec.seconds is None:
         spec = dataclasses.replace(spec, seconds=DEFAULT_SECONDS)
     matrix = Matrix(spec)
-    conversation = _Conversation(matrix, mesh, on_progress, deadlines or MeshDeadlines())
+    leader = _Leader(matrix, mesh, on_progress, deadlines or MeshDeadlines())
     dispatcher = mesh.jobmanager.dispatcher
     job_id = await dispatcher.submit(
         write_job(matrix.graph(f"bench {secrets.token_hex(2)}")),
         placement=matrix.placed([daemon.name for daemon in mesh.daemons]),
-        coordinator=conversation,
+        coordinator=leader,
     )
     record = dispatcher.records[job_id]
     master = record.master
     assert master is not None, "no time was measured"
     try:
-        return await _lead(conversation, record, master)
+        return await _lead(leader, record, master)
     finally:
         with trio.move_on_after(_CLOSE_S, shield=True):
             master.cancel()
             await master.ended.wait()  # returns at once if the JobManager was cancelled too
 
 
-async def _lead(conversation: _Conversation, record: JobRecord, master: JobMaster) -> Outcome:
+async def _lead(leader: _Leader, record: JobRecord, master: JobMaster) -> Outcome:
     failure: NetstackError | None = None
     outcome: Outcome | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(conversation.watch, record)
+        nursery.start_soon(leader.watch, record)
         try:
-            outcome = await conversation.lead(master)
+            outcome = await leader.lead(master)
         except NetstackError as error:  # raised as it is, not inside this nursery's group
             failure = error
         nursery.cancel_scope.cancel()
@@ -142,8 +143,8 @@ _News: TypeAlias = tuple[Placement, dict[str, Any]] | EndJob | str
 
 
 @final
-class _Conversation:
-    """One run, from `ready` to the results (a `JobCoordinator`)."""
+class _Leader:
+    """Leads one run, from `ready` to the results (a `JobCoordinator`)."""
 
     def __init__(self, matrix: Matrix, mesh: Mesh, on_progress: OnProgress | None, limits: MeshDeadlines) -> None:
         self._matrix = matrix
@@ -153,15 +154,14 @@ class _Conversation:
         self._limits = limits
         self._inbox, self._news = trio.open_memory_channel[_News](math.inf)
         self._places = {(each.task, each.subtask): each for each in matrix.placements}
-        self._ready: set[Placement] = set()
-        self._stopped: dict[int, dict[str, Any]] = {}  # by source
-        self._arrived: dict[int, int] = {}  # by sink: records so far
-        self._ended: set[Placement] = set()
+        self._conversation = Conversation(
+            matrix.placements,
+            matrix.of_task(SINK),
+            ready_by_s=trio.current_time() + limits.setup_s,
+            stalled_s=stalled_s(matrix.spec, limits.stalled_s, sources=matrix.spec.sources),
+        )
         self._is_over = False
         self._timeline = Timeline()
-        self._phase = "starting"
-        self._start_ns = 0
-        self._moved_at_s = trio.current_time()
         self._send_event: Callable[[str, int, dict[str, Any]], None]
 
     # From the JobManager (`JobCoordinator`).
@@ -183,13 +183,12 @@ class _Conversation:
     async def lead(self, master: JobMaster) -> Outcome:
         self._send_event = master.send_event
         sources, sinks = self._matrix.of_task(SOURCE), self._matrix.of_task(SINK)
-        until_s = trio.current_time() + self._limits.setup_s
-        everyone = len(self._matrix.placements)
-        await self._until(lambda: len(self._ready) == everyone, "became ready", until_s)
+        conversation = self._conversation
+        await self._until(lambda: conversation.is_ready, "became ready", conversation.deadline_s)
         before = await self._read_clocks()
         clocks = [HostClock(reading) for reading in before]
         self._go(clocks)
-        await self._until(lambda: len(self._ended) == everyone, "ended", self._end_s(), True)
+        await self._until(lambda: conversation.is_done, "ended", self._end_s(), True)
         after = await self._read_clocks()
         clocks = [HostClock(first, last) for first, last in zip(before, after, strict=True)]
         self._finish(sinks, clocks)
@@ -201,9 +200,9 @@ class _Conversation:
                 Host(daemon.address, dict(daemon.facts), clock)
                 for daemon, clock in zip(self._mesh.daemons, clocks, strict=True)
             ),
-            start_ns=self._start_ns,
+            start_ns=conversation.start_ns,
             stopped_ns=tuple(
-                int(clocks[each.host].here_ns(np.array([self._stopped[each.subtask]["stopped_ns"]]))[0])
+                int(clocks[each.host].here_ns(np.array([self._conversation.stopped[each]["stopped_ns"]]))[0])
                 for each in sources
             ),
             results={each: master.tasks.results[each.task][each.subtask] for each in self._matrix.placements},
@@ -215,27 +214,29 @@ class _Conversation:
 
     def _go(self, clocks: Sequence[HostClock]) -> None:
         lead_ns = _LEAD_NS + 2 * max(clock.before.rtt_ns for clock in clocks)
-        self._start_ns = time.monotonic_ns() + lead_ns
-        self._phase = "running"
-        self._moved_at_s = trio.current_time()
+        run_start_ns = time.monotonic_ns() + lead_ns
+        self._conversation.begin(run_start_ns, trio.current_time())
         slots = [self._matrix.slots(index) for index in range(len(clocks))]
         crowded = crowded_hosts([daemon.facts for daemon in self._mesh.daemons], slots)
         for each in self._matrix.placements:
             # The start in each source's own clock.
-            start_ns = self._start_ns + clocks[each.host].before.offset_ns
+            start_ns = run_start_ns + clocks[each.host].before.offset_ns
             groups = len(self._matrix.upstream()) if each.task == SINK else 0
             message = {"start_ns": start_ns, "starts": [start_ns] * groups, "spins": each.host not in crowded}
             self._send(each, {"event": "go", **message})
 
     def _finish(self, sinks: Sequence[Placement], clocks: Sequence[HostClock]) -> None:
         sources = self._matrix.of_task(SOURCE)
-        stops = [(int(self._stopped[each.subtask]["stopped_ns"]), clocks[each.host]) for each in sources]
+        stops = [(int(self._conversation.stopped[each]["stopped_ns"]), clocks[each.host]) for each in sources]
         keep = max(1, _SAMPLES_AT_MOST // len(self._matrix.upstream()))
         for each in sinks:
             clock = clocks[each.host]
             samples = []
             for source in self._matrix.sources_of(each.subtask):
-                indexes, times = (np.frombuffer(values, dtype=np.int64) for values in self._stopped[source]["samples"])
+                indexes, times = (
+                    np.frombuffer(values, dtype=np.int64)
+                    for values in self._conversation.stopped[sources[source]]["samples"]
+                )
                 stride = max(1, -(-len(indexes) // keep))
                 moved = translate(times[::stride], clocks[sources[source].host], clock)
                 samples.append([indexes[::stride].tobytes(), moved.tobytes()])
@@ -247,8 +248,7 @@ class _Conversation:
 
     async def _until(self, is_done: Callable[[], bool], what: str, until_s: float, moving: bool = False) -> None:
         while not is_done():
-            stalled_at_s = self._moved_at_s + self._patience_s() if moving else math.inf
-            deadline_s = min(until_s, stalled_at_s)
+            deadline_s = min(until_s, self._conversation.deadline_s if moving else math.inf)
             with trio.move_on_at(deadline_s) as scope:
                 news = await self._news.receive()
             if not scope.cancelled_caught:
@@ -256,7 +256,7 @@ class _Conversation:
             elif deadline_s == until_s:
                 raise self._failed(f"not every task {what} in time: {self._waiting_for()}")
             else:
-                raise self._failed(f"no record arrived for {self._patience_s():g} s: {self._waiting_for()}")
+                raise self._failed(f"no record arrived for {self._conversation.stalled_s:g} s: {self._waiting_for()}")
 
     def _take(self, news: _News) -> None:
         if isinstance(news, str):
@@ -266,23 +266,13 @@ class _Conversation:
                 raise self._failed((news.reason or "the run was cancelled").removesuffix(_NO_RESTART))
             self._is_over = True
         else:
-            self._on_event(*news)
-        self._report_progress()
-
-    def _on_event(self, place: Placement, message: dict[str, Any]) -> None:
-        match message["event"]:
-            case "ready":
-                self._ready.add(place)
-            case "progress":
+            place, message = news
+            if message["event"] == "progress":
                 self._timeline.add(place, message)
-            case "stopped":
-                self._stopped[place.subtask] = message
-                self._phase = "draining"
-            case "ended" | "done":
-                self._ended.add(place)
-        if place.task == SINK and "records" in message and message["records"] != self._arrived.get(place.subtask):
-            self._arrived[place.subtask] = message["records"]
-            self._moved_at_s = trio.current_time()
+            self._conversation.on_message(place, message, trio.current_time())
+        if self._on_progress is not None:
+            fraction = partial(fraction_of, self._spec, sources=self._spec.sources)
+            self._on_progress(self._conversation.state("netstack", time.monotonic_ns(), fraction))
 
     def _failed(self, text: str) -> MeasurementFailed:
         for daemon in self._mesh.daemons:  # the user names it by its control port
@@ -296,21 +286,13 @@ class _Conversation:
         return MeasurementFailed(f"measuring over {len(self._mesh.daemons)} hosts failed: {text}")
 
     def _waiting_for(self) -> str:
-        over = self._ended if len(self._ready) == len(self._matrix.placements) else self._ready
-        silent = [each for each in self._matrix.placements if each not in over]
+        silent = self._conversation.waited_for()
         named = [f"{each} on {self._mesh.daemons[each.host].address}" for each in silent]
         more = f" and {len(named) - 4} more" if len(named) > 4 else ""
         more += "".join(
             f"; {each.address} was lost: {each.lost_because}" for each in self._mesh.daemons if each.lost_because
         )
-        return f"waiting for {', '.join(named[:4])}{more}; {sum(self._arrived.values())} records arrived"
-
-    def _patience_s(self) -> float:
-        spec = self._spec
-        rates = [spec.rate_per_s and spec.rate_per_s * spec.sources, spec.consume_rate_per_s]
-        slowest = min((rate for rate in rates if rate), default=math.inf)
-        at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives at once
-        return max(self._limits.stalled_s, 3 * at_once / slowest)
+        return f"waiting for {', '.join(named[:4])}{more}; {self._conversation.records} records arrived"
 
     def _end_s(self) -> float:
         spec = self._spec
@@ -320,14 +302,3 @@ class _Conversation:
         if seconds is None or spec.consume_rate_per_s is not None:
             return math.inf
         return trio.current_time() + 2 * seconds + self._limits.overall_s
-
-    def _report_progress(self) -> None:
-        if self._on_progress is None:
-            return
-        elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9) if self._start_ns else 0.0
-        records, fraction = sum(self._arrived.values()), None
-        if self._spec.records is not None:
-            fraction = min(1.0, records / (self._spec.records * self._spec.sources))
-        elif self._spec.seconds is not None:
-            fraction = min(1.0, elapsed_s / self._spec.seconds)
-        self._on_progress(RunState("netstack", self._phase, records, elapsed_s, fraction))

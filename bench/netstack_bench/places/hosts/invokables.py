@@ -1,13 +1,12 @@
 """The benchmark's invokables on daemons: source, relay and sink, with only public calls of netstack in between.
 
-Their conversation with the coordinator (operator events):
+Their conversation with the coordinator (`places.conversation`), as operator events:
 
     task         ready                                  the gate is open, or the partition exists
     coordinator  go      start_ns, starts, spins        start of the run and of each group's source, in the task's clock
     task         progress                               every 0.25 s at least
     source       stopped records, stopped_ns, samples   the last record is written; then it waits until all is consumed
-    source,relay done                                   all of it has been consumed
-    sink         ended                                  every channel has ended
+    task         done                                   all of it has been consumed, or every channel has ended
     coordinator  finish  stop_ns, samples               when the first source stopped, emit times, in the sink's clock
     task         returns its result
 
@@ -29,7 +28,7 @@ from netstack.cluster.task.invokable import InvokableTask
 from netstack.exchange.outbound.selector import ChannelSelector
 from netstack.network.handles import InputGate
 
-from ...arrivals import Int64s, warm_ns
+from ...arrivals import warm_ns
 from ...arrow_input import kept
 from ...engines.netstack import emit_all, take_all, writer_of
 from ...generator import Source, span_records
@@ -125,7 +124,7 @@ async def sink(task: InvokableTask) -> dict[str, Any]:
     facts = _host_facts(task, meter, dialled)
     verifier.finish()
     statistics = gate.statistics()
-    task.send({"event": "ended", "records": verifier.received_records})
+    task.send({"event": "done", "records": verifier.received_records})
     finish = await task.receive()
     return {
         "waits": waits,
@@ -204,16 +203,10 @@ def _pairs(
         pair["window_records_per_s"] += window.records_per_s
         pair["window_s"] = max(pair["window_s"], window.seconds)
         pair["steady"] = pair["steady"] and window.steady
-        latencies.setdefault(host, Histogram()).merge(_latency(spec, group, samples, start_ns, stop_ns))
+        indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)
+        latency = group.latencies(indexes, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
+        latencies.setdefault(host, Histogram()).merge(latency)
     return [{**pair, "latency": latencies[host].to_dict()} for host, pair in pairs.items()]
-
-
-def _latency(spec: MeshSpec, group: Verifier, samples: list[bytes], start_ns: int, stop_ns: int) -> Histogram:
-    if spec.rate_per_s is not None and spec.rows_file is None:
-        return group.latency
-    indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)
-    keys: Int64s = group.sample_keys(indexes)
-    return group.arrivals.sampled_latency(keys, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
 
 
 async def _go(task: InvokableTask) -> dict[str, Any]:

@@ -9,28 +9,19 @@ from typing import Any, TypeAlias
 import trio
 
 from .worker import arguments_of, reporting
-from .worker_io import Link
+from .worker_io import Link, SideIo
 
 Summary: TypeAlias = dict[str, Any]
 Side: TypeAlias = Callable[["PairIo"], Awaitable[Summary]]
 
 
-class PairIo:
-    """The interface of one side of a pair; `scratch` is a folder of this run, for sockets."""
+class PairIo(SideIo):
+    """The interface of one side of a pair."""
 
     def __init__(self, link: Link) -> None:
         job = link.wait("job")
+        super().__init__(link, Path(job["scratch"]))
         self.settings: dict[str, Any] = job["settings"]
-        self.scratch = Path(job["scratch"])
-        self._link = link
-
-    def watch(self, records: Callable[[], int]) -> None:
-        """Counts progress by this function."""
-        self._link.progress = records
-
-    def publish(self, address: str) -> None:
-        """Sends this side's address to the other side."""
-        self._link.send("address", address=address)
 
     async def peer_address(self) -> str:
         """Waits for the address of the other side."""
@@ -43,7 +34,7 @@ class PairIo:
 
     async def producer_summary(self) -> Summary:
         """For the consumer: waits for the summary of the producer."""
-        return await self._wait("producer_done")
+        return await self._wait("finish")
 
     async def _wait(self, event: str) -> dict[str, Any]:
         return await trio.to_thread.run_sync(self._link.wait, event, abandon_on_cancel=True)

@@ -1,6 +1,8 @@
-"""The two worker processes of a measurement: start, messages, deadlines, cleanup.
+"""The two worker processes of a measurement, and how they are led through one run: `run`, `isolate` and `channels`.
 
-Every wait has a deadline. Workers run in sessions of their own, so that Ctrl-C reaches only this process, which then
+Messages are JSON lines over pipes (`netstack_bench.places.local.worker_io`). Workers may send `ready` several times:
+whenever both have sent it, both receive the same start time. The producer's summary is passed on to the consumer. Every
+wait has a deadline. Workers run in sessions of their own, so that Ctrl-C reaches only this process, which then
 ends them. Leaving the `with` block always kills and reaps both.
 """
 
@@ -15,18 +17,25 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeAlias
 
 from netstack.base.errors import ConfigError, NetstackError
 from netstack.base.own_packages import import_folders
+from netstack.base.scratch import scratch_folder
 
 from ...generator import MissingExtra
 from ...inputs import InputError
+from ..conversation import Conversation, OnProgress
 
 ROLES: Final = ("producer", "consumer")
+LEAD_NS: Final = 30_000_000
+"""Time from the go to the start, so that both workers have read the message by then."""
+
+Summary: TypeAlias = dict[str, Any]
 
 _STDERR_LINES = 200
 _QUOTED_LINES = 12
@@ -120,7 +129,6 @@ class _Worker(Process):
     def __init__(self, role: str, engine: str, module: str, environment: Mapping[str, str]) -> None:
         super().__init__(role, module, ("--role", role, "--engine", engine), environment)
         self.last_message_at = math.inf  # no limit before the first message: it may still be importing
-        self.records = 0
         self.done = False
         self.ended = False
 
@@ -131,7 +139,7 @@ class Workers:
     def __init__(
         self,
         engine: str,
-        deadlines: PhaseLimits,
+        limits: PhaseLimits,
         *,
         module: str = "netstack_bench.places.local.worker",
         environment: Mapping[str, str] = MappingProxyType({}),
@@ -139,13 +147,10 @@ class Workers:
         self.engine = engine
         self.module = module
         self.environment = environment
-        self._deadlines = deadlines
+        self.limits = limits
         self._workers: dict[str, _Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._inbox: deque[tuple[str, dict[str, Any]]] = deque()
-        self._setup_until: float | None = None
-        self._stalled_s = deadlines.stalled_s
-        self._moved_at = time.monotonic()
 
     def __enter__(self) -> Workers:
         try:
@@ -166,24 +171,12 @@ class Workers:
         finally:
             self._end()
 
-    def expect_setup(self, *, reads_input: bool) -> None:
-        """From now on the setup limit applies."""
-        limit_s = self._deadlines.input_s if reads_input else self._deadlines.setup_s
-        self._setup_until = time.monotonic() + limit_s
-
-    def expect_progress(self, rate_per_s: float | None) -> None:
-        """From now on the limit for progress applies."""
-        self._setup_until = None
-        self._moved_at = time.monotonic()
-        if rate_per_s is not None:
-            self._stalled_s = max(self._deadlines.stalled_s, 3 / rate_per_s)
-
     def send(self, role: str, event: str, **fields: Any) -> None:
         """Writes a message to one worker; if the worker has died, `receive` reports it."""
         self._workers[role].send(event, **fields)
 
-    def receive(self) -> tuple[str, dict[str, Any]]:
-        """The next message of either worker.
+    def receive(self, conversation: Conversation[str]) -> tuple[str, dict[str, Any]]:
+        """The next message of either worker, after `conversation` has handled it.
 
         Raises:
             MeasurementFailed: a worker died, sent nothing in time, or no records move.
@@ -191,15 +184,12 @@ class Workers:
         """
         while not self._inbox:
             self._read(0.1)
-            self._check()
+            self._check(conversation)
         role, message = self._inbox.popleft()
-        worker = self._workers[role]
         if message["event"] == "error":
             raise self._failure([(role, message)])
-        if message["event"] != "progress" or message["records"] != worker.records:
-            self._moved_at = time.monotonic()
-        worker.records = message.get("records", worker.records)
-        worker.done = worker.done or message["event"] == "done"
+        conversation.on_message(role, message, time.monotonic())
+        self._workers[role].done = role in conversation.done
         return role, message
 
     def last_words(self) -> list[str]:
@@ -219,7 +209,7 @@ class Workers:
                 worker.last_message_at = time.monotonic()
                 self._inbox.extend((worker.name, message) for message in worker.take_messages(chunk))
 
-    def _check(self) -> None:
+    def _check(self, conversation: Conversation[str]) -> None:
         if self._inbox:
             return
         now = time.monotonic()
@@ -227,14 +217,13 @@ class Workers:
         if any(worker.ended for worker in waiting):
             raise self._failure([])
         for worker in waiting:
-            if now - worker.last_message_at > self._deadlines.silent_s:
-                self._fail([worker], f"sent nothing for {self._deadlines.silent_s:g} s")
-        if self._setup_until is not None:
-            if now > self._setup_until:
+            if now - worker.last_message_at > self.limits.silent_s:
+                self._fail([worker], f"sent nothing for {self.limits.silent_s:g} s")
+        if now > conversation.deadline_s:
+            if not conversation.start_ns:
                 self._fail(waiting, "did not become ready in time")
-        elif now - self._moved_at > self._stalled_s:
-            counts = ", ".join(f"{worker.name} {worker.records}" for worker in self._workers.values())
-            self._fail(waiting, f"made no progress for {self._stalled_s:g} s (records: {counts})")
+            counts = ", ".join(f"{role} {conversation.counts.get(role, 0)}" for role in ROLES)
+            self._fail(waiting, f"made no progress for {conversation.stalled_s:g} s (records: {counts})")
 
     def _failure(self, errors: list[tuple[str, dict[str, Any]]]) -> NetstackError:
         """The best explanation of a failure, after a moment for messages of the other worker.
@@ -256,20 +245,20 @@ class Workers:
                 parts.append(f"the {worker.name} {worker.how_it_ended(_GRACE_S)}{worker.quote()}")
         return MeasurementFailed(f"measuring {self.engine} failed: {'; '.join(parts)}")
 
-    def _fail(self, workers: list[_Worker], what: str) -> None:
+    def _fail(self, workers: list[_Worker], what: str) -> NoReturn:
         names = " and the ".join(worker.name for worker in workers)
         quotes = "".join(worker.quote() for worker in workers)
         raise MeasurementFailed(f"measuring {self.engine} failed: the {names} {what}; both were ended{quotes}")
 
     def _let_exit(self) -> None:
-        until = time.monotonic() + self._deadlines.exit_s
+        until = time.monotonic() + self.limits.exit_s
         while self._selector.get_map() and time.monotonic() < until:
             self._read(0.05)
         for worker in self._workers.values():
             try:
                 worker.process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                worker.words.append(f"did not exit within {self._deadlines.exit_s:g} s and was killed")
+                worker.words.append(f"did not exit within {self.limits.exit_s:g} s and was killed")
 
     def _end(self) -> None:
         for worker in self._workers.values():
@@ -277,3 +266,89 @@ class Workers:
         for worker in self._workers.values():
             worker.end()
         self._selector.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """The summaries of both sides, their stderr lines (`remarks`), and the first start time."""
+
+    producer: Summary
+    consumer: Summary
+    remarks: tuple[str, ...]
+    start_ns: int = 0
+
+
+def lead(
+    workers: Workers,
+    scratch: Path,
+    *,
+    fraction: Callable[[int, float], float | None],
+    stalled_s: float | None = None,
+    reads_input: bool = False,
+    on_progress: OnProgress | None = None,
+    **job: Any,
+) -> Summaries:
+    """Leads both started workers from the job to their summaries.
+
+    `fraction` computes the finished part, 0 to 1, from records and seconds since the first start. Some record must move
+    each `stalled_s`, or each default time. With `reads_input` they read a file before they are ready. `on_progress` is
+    called a few times a second.
+
+    Raises:
+        MeasurementFailed: a worker died, sent nothing or stalled.
+        NetstackError: a worker reported an error.
+    """
+    for role in ROLES:
+        workers.send(role, "job", **job, scratch=str(scratch))
+    limits = workers.limits
+    conversation = Conversation(
+        ROLES,
+        ("consumer",),
+        ready_by_s=time.monotonic() + (limits.input_s if reads_input else limits.setup_s),
+        stalled_s=stalled_s or limits.stalled_s,
+    )
+    done: dict[str, Summary] = {}
+    while not conversation.is_done:
+        role, message = workers.receive(conversation)
+        event = message.pop("event")
+        if event == "address":
+            workers.send(ROLES[1 - ROLES.index(role)], "address", address=message["address"])
+        elif conversation.is_ready:
+            start_ns = time.monotonic_ns() + LEAD_NS
+            conversation.begin(start_ns, time.monotonic())
+            for each in ROLES:
+                workers.send(each, "go", start_ns=start_ns)
+        elif event == "done":
+            done[role] = message
+            if role == "producer":
+                workers.send("consumer", "finish", **message)
+        if on_progress is not None:
+            on_progress(conversation.state(workers.engine, time.monotonic_ns(), fraction))
+    return Summaries(done["producer"], done["consumer"], tuple(workers.last_words()), conversation.start_ns)
+
+
+def run_pair(
+    module: str,
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    deadlines: PhaseLimits,
+    expected_s: float,
+    on_progress: OnProgress | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Summaries:
+    """Starts both workers of `module` (which calls `serve`), leads them through one run, and ends them.
+
+    `name` is for messages, `expected_s` counts from the first go. Errors are those of `lead`.
+    """
+    with (
+        scratch_folder() as scratch,
+        Workers(name, deadlines, module=module, environment=environment) as workers,
+    ):
+        return lead(
+            workers,
+            Path(scratch),
+            settings=dict(settings),
+            fraction=lambda _, elapsed_s: min(1.0, elapsed_s / expected_s),
+            on_progress=on_progress,
+        )

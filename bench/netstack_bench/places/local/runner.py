@@ -28,8 +28,8 @@ from ...spec import DEFAULT_SECONDS, RunSpec
 from ...stopping import kept_at_interrupt
 from ...store import flatten
 from ...sweep import median_result
-from .pair import OnProgress as OnProgress, RunState as RunState, Summaries, lead
-from .processes import PhaseLimits, Workers
+from ..conversation import OnProgress, fraction_of, stalled_s
+from .processes import PhaseLimits, Summaries, Workers, lead
 
 if TYPE_CHECKING:
     from ...engines.flink import FlinkSession
@@ -62,18 +62,16 @@ def run_once(
         NetstackError: a worker reported an error: an input file, a setting, a missing package.
     """
     run = with_length(peer_spec(engine, spec))
-    with (
-        scratch_folder() as scratch,
-        Workers(engine, deadlines or PhaseLimits(), environment=environment) as workers,
-    ):
+    limits = deadlines or PhaseLimits()
+    with scratch_folder() as scratch, Workers(engine, limits, environment=environment) as workers:
         prepare(run, Path(scratch))
         summaries = lead(
             workers,
             Path(scratch),
             spec=run.as_dict(),
-            steps_per_s=_steps_per_s(run),
+            stalled_s=stalled_s(run, limits.stalled_s),
             reads_input=run.input_path is not None,
-            fraction=partial(_fraction, run),
+            fraction=partial(fraction_of, run),
             on_progress=on_progress,
         )
     return _result(run, engine, summaries)
@@ -145,21 +143,6 @@ def ratios(row: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
         else:
             quotients[key] = _ratio(row[key], peer[key])
     return quotients
-
-
-def _steps_per_s(spec: RunSpec) -> float | None:
-    link = None if spec.link_bytes_per_s is None else spec.link_bytes_per_s / spec.record_bytes
-    rates = [rate for rate in (spec.rate_per_s, spec.consume_rate_per_s, link) if rate is not None]
-    at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives at once
-    return min(rates) / at_once if rates else None
-
-
-def _fraction(spec: RunSpec, records: int, elapsed_s: float) -> float | None:
-    if spec.records is not None:
-        return min(1.0, records / spec.records)
-    if spec.seconds is not None:
-        return min(1.0, max(0.0, elapsed_s / spec.seconds))
-    return None
 
 
 def _result(spec: RunSpec, engine: str, summaries: Summaries) -> dict[str, Any]:

@@ -114,17 +114,13 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
     cpu_s = io.cpu_s()
     verifier = io.verifier
     verifier.finish()
-    sent = link.wait("producer_done")
+    sent = link.wait("finish")
     arrivals = verifier.arrivals
     stopped_ns, warmup_s = int(sent["stopped_ns"]), io.spec.warmup_s
-    latency = verifier.latency
-    if not latency.count:
-        keys, times = map(_unpacked, sent["samples"])
-        from_ns = warm_ns(io.start_ns, stopped_ns, warmup_s)
-        latency = arrivals.sampled_latency(verifier.sample_keys(keys), times, from_ns)
+    indexes, times = map(_unpacked, sent["samples"])
+    latency = verifier.latencies(indexes, times, warm_ns(io.start_ns, stopped_ns, warmup_s))
     expected, arrived = sent["expected"], verifier.received_records
     counted = [] if expected["records"] == arrived else [f"{expected['records']} records were sent, {arrived} arrived"]
-    kind = "sampled under load" if io.spec.rate_per_s is None else "open-loop"
     return {
         "cpu_s": cpu_s,
         "memory_bytes": peak_memory_bytes(),
@@ -134,7 +130,6 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
         "window": dataclasses.asdict(arrivals.window(io.start_ns, stopped_ns, warmup_s)),
         "last_ns": arrivals.last_ns,
         "latency": latency.to_dict(),
-        "latency_kind": kind if latency.count else None,
         "verified": verifier.verified if facts.verified else "count",
         "problems": verifier.problems(expected) if facts.verified else counted,
         "facts": dataclasses.asdict(facts),

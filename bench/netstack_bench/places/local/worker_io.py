@@ -5,7 +5,7 @@ The conversation, each line a JSON object with `event`:
     worker -> runner   address (where it listens) · ready · progress (records so far, each 0.25 s) · done (the summary)
                        error (a typed error: kind and text)
     runner -> worker   address (of the other worker) · go (start_ns, CLOCK_MONOTONIC)
-                       producer_done (to the consumer: the counts and sums that it must have, and the samples)
+                       finish (to the consumer: the producer's summary)
 
 An engine is a module with `produce(spec, io)` and `consume(spec, io)`, both plain or both async; each returns `Facts`:
 
@@ -86,7 +86,7 @@ class Link:
         self._on_runner_exit = on_runner_exit
         self._lock = threading.Lock()
         self._inbox: dict[str, queue.SimpleQueue[dict[str, Any]]] = {
-            event: queue.SimpleQueue() for event in ("job", "address", "go", "producer_done")
+            event: queue.SimpleQueue() for event in ("job", "address", "go", "finish")
         }
         self.progress: Callable[[], int] = int
         self.before_go: Callable[[], object] = int
@@ -123,23 +123,30 @@ class Link:
                 self._inbox[message["event"]].put(message)
 
 
-class WorkerIo:
-    """The interface of both roles.
+class SideIo:
+    """What every worker has; `scratch` is a folder of this run, for sockets."""
 
-    `scratch` is a folder of this run, for sockets; `start_ns` the CLOCK_MONOTONIC time at which both workers start, 0
-    before the go.
-    """
-
-    def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
-        self.spec = spec
+    def __init__(self, link: Link, scratch: Path) -> None:
         self.scratch = scratch
-        self.start_ns = 0
         self._link = link
-        self._cpu_at_start_s = 0.0
+
+    def watch(self, records: Callable[[], int]) -> None:
+        """Counts progress by this function."""
+        self._link.progress = records
 
     def publish(self, address: str) -> None:
         """Sends this worker's address to the other worker."""
         self._link.send("address", address=address)
+
+
+class WorkerIo(SideIo):
+    """The interface of both roles; `start_ns` is the CLOCK_MONOTONIC time at which both start, 0 before the go."""
+
+    def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
+        super().__init__(link, scratch)
+        self.spec = spec
+        self.start_ns = 0
+        self._cpu_at_start_s = 0.0
 
     def peer_address(self) -> str:
         """Waits for the address of the other worker."""
@@ -251,7 +258,7 @@ class ProducerIo(WorkerIo, DueRecords):
         source = RowSource.of(spec) if spec.input_path else Source(spec.record_bytes, span_records(spec))
         DueRecords.__init__(self, spec, source)
         WorkerIo.__init__(self, spec, link, scratch)
-        link.progress = lambda: self.sent_records
+        self.watch(lambda: self.sent_records)
 
     def _go(self, start_ns: int) -> None:
         self.begin(start_ns)
@@ -264,10 +271,6 @@ class ConsumerIo(WorkerIo):
         super().__init__(spec, link, scratch)
         self.verifier = verifier_of(spec, spec.channels)
         self.watch(lambda: self.verifier.received_records)
-
-    def watch(self, records: Callable[[], int]) -> None:
-        """Counts progress by this function instead of the verifier."""
-        self._link.progress = records
 
     def _go(self, start_ns: int) -> None:
         super()._go(start_ns)

@@ -12,7 +12,7 @@ import pytest
 
 from netstack.base.errors import ConfigError
 from netstack_bench.inputs import InputError
-from netstack_bench.places.local.pair import RunState
+from netstack_bench.places.conversation import RunState
 from netstack_bench.places.local.processes import MeasurementFailed, PhaseLimits, Workers
 from netstack_bench.places.local.runner import run_once
 from netstack_bench.spec import RunSpec

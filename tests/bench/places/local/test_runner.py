@@ -16,9 +16,8 @@ from netstack_bench.columns import COLUMNS
 from netstack_bench.endpoints import address_of, config_of
 from netstack_bench.generator import MissingExtra
 from netstack_bench.host import congestion_control
+from netstack_bench.places.conversation import RunState, stalled_s
 from netstack_bench.places.local.runner import (
-    RunState,
-    _steps_per_s,
     ratios,
     run_once,
     run_with_peers,
@@ -292,16 +291,16 @@ def test_another_transport_beside_plain(transport: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "steps_per_s"),
+    ("settings", "most_s"),
     [
-        ({}, None),
-        ({"rate_per_s": 10.0, "consume_rate_per_s": 4.0}, 4.0),
-        ({"link_bytes_per_s": 1000, "record_bytes": 100}, 10.0),
-        ({"consume_rate_per_s": 100.0, "emit": "arrow", "batch_records": 50}, 2.0),
+        ({}, 0.1),
+        ({"rate_per_s": 10.0, "consume_rate_per_s": 4.0}, 3 / 4),
+        ({"link_bytes_per_s": 1000, "record_bytes": 100}, 3 / 10),
+        ({"consume_rate_per_s": 100.0, "emit": "arrow", "batch_records": 50}, 3 / 2),
     ],
 )
-def test_a_run_that_is_held_back_is_not_taken_for_stalled(settings: dict[str, Any], steps_per_s: float | None) -> None:
-    assert _steps_per_s(RunSpec(**settings)) == steps_per_s
+def test_a_run_that_is_held_back_is_not_taken_for_stalled(settings: dict[str, Any], most_s: float) -> None:
+    assert stalled_s(RunSpec(**settings), 0.1) == pytest.approx(most_s)
 
 
 def test_the_address_says_how_long_and_slow_the_link_is(tmp_path: Path) -> None:
