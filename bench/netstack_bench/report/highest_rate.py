@@ -12,8 +12,8 @@ from typing import Any, final
 
 from netstack.base.units import format_count
 
+from ..document import RATE_KEPT
 from ..figure import Figure
-from ..run_warnings import RATE_KEPT
 from ..store import Row
 from .points import micro, row_latency
 

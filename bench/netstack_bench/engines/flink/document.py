@@ -13,9 +13,8 @@ from netstack.exchange.wire.flink_layout import BUFFER
 
 from ...arrivals import paced_window
 from ...checkpoints.figures import Completed, times
-from ...document import document
+from ...document import document, pace_warnings, timeout_warnings
 from ...histogram import Histogram
-from ...run_warnings import pace_warnings, timeout_warnings
 from .spec import FlinkSpec
 
 SOURCE: Final = "cell-source"

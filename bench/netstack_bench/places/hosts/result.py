@@ -17,11 +17,10 @@ from typing import Any, TypeAlias, final
 from urllib.parse import urlsplit
 
 from ...arrivals import paced_window
-from ...document import document
+from ...document import connection_warnings, document, pace_warnings, timeout_warnings
 from ...histogram import Histogram
 from ...machine_load import busy_warnings
 from ...proof import Delivery, order_of, problems
-from ...run_warnings import connection_warnings, pace_warnings, timeout_warnings
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
 from .facts import facts_of, mixture
 from .matrix import SINK, SOURCE, Matrix, Placement

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from netstack.base.scratch import scratch_folder
 
 from ...arrivals import paced_window
-from ...document import document, with_calls_per_gb
+from ...document import connection_warnings, document, pace_warnings, timeout_warnings, with_calls_per_gb
 from ...emulation import emulation_cells
 from ...endpoints import prepare
 from ...engines import load_engine, peer_spec, uses_timeout
 from ...histogram import Histogram
 from ...host import host_facts
 from ...machine_load import busy_warnings
-from ...run_warnings import connection_warnings, pace_warnings, timeout_warnings
 from ...spec import DEFAULT_SECONDS, RunSpec
 from ...stopping import kept_at_interrupt
 from ...store import flatten

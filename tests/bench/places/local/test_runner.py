@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError
 from netstack_bench.columns import COLUMNS
+from netstack_bench.document import connection_warnings, pace_warnings, timeout_warnings
 from netstack_bench.endpoints import address_of, config_of
 from netstack_bench.generator import MissingExtra
 from netstack_bench.host import congestion_control
@@ -23,7 +24,6 @@ from netstack_bench.places.local.runner import (
     run_with_peers,
     with_length,
 )
-from netstack_bench.run_warnings import connection_warnings, pace_warnings, timeout_warnings
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import flatten
 from netstack_transports.tcp import LOOPBACK_CONGESTION_VARIABLE
