@@ -126,15 +126,23 @@ class ControlLink:
         return self._frames.document_bytes
 
     async def greet(self, build: str, name: str, role: str, facts: Plain) -> Greeting:
-        """Exchanges greetings; accepts any version and build, which `check_release` compares.
+        """Exchanges greetings: `send_greeting`, then `receive_greeting`, as who dials does."""
+        await self.send_greeting(build, name, role, facts)
+        return await self.receive_greeting()
+
+    async def send_greeting(self, build: str, name: str, role: str, facts: Plain) -> None:
+        """Sends the greeting of this end."""
+        self._frames.send([GREETING, VERSION, build, name, role, facts])
+        with contextlib.suppress(ConnectionLost):  # the peer may have sent a reason before it closed
+            await self._frames.flush()
+
+    async def receive_greeting(self) -> Greeting:
+        """Waits for the peer's greeting; accepts any version and build, which `check_release` compares.
 
         Raises:
             ConnectionLost: the peer closed the connection.
             RemoteProtocolError: the peer does not speak the control protocol.
         """
-        self._frames.send([GREETING, VERSION, build, name, role, facts])
-        with contextlib.suppress(ConnectionLost):  # the peer may have sent a reason before it closed
-            await self._frames.flush()
         greeting = await self._frames.receive()
         if len(greeting) < 3 or greeting[0] != GREETING or type(greeting[1]) is not int:
             raise RemoteProtocolError(

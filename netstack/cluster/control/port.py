@@ -56,6 +56,7 @@ class ControlPort:
         facts: returns the service's facts, for each greeting.
         talk: serves a link after the greetings and the release check, until it returns or raises; the peer receives a
             `RequestRefused`.
+        ready: waits until the facts for a peer of a role are final; None: they always are.
         name: of the service, for people; empty means the host name.
         handshake_timeout_s: limit for the proof, and for the steps from there to the greeting.
         heartbeat_timeout_s: a peer silent for this long is considered lost.
@@ -69,6 +70,7 @@ class ControlPort:
         facts: Callable[[], Plain],
         talk: Callable[[ControlLink, Greeting], Awaitable[None]],
         *,
+        ready: Callable[[str], Awaitable[None]] | None = None,
         name: str = "",
         handshake_timeout_s: float,
         heartbeat_timeout_s: float,
@@ -77,6 +79,7 @@ class ControlPort:
         self._role = role
         self._facts = facts
         self._talk = talk
+        self._ready = ready
         self._name = name or socket.gethostname()
         self._handshake_timeout_s = handshake_timeout_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
@@ -140,7 +143,10 @@ class ControlPort:
         link = ControlLink(stream, heartbeat_timeout_s=self._heartbeat_timeout_s, share=PeerShare())
         link.is_client_only = roles is not None
         with trio.fail_after(self._handshake_timeout_s):
-            greeting = await link.greet(self._build, self._name, self._role, self._facts())
+            greeting = await link.receive_greeting()
+        if self._ready is not None:
+            await self._ready(greeting.role)
+        await link.send_greeting(self._build, self._name, self._role, self._facts())
         try:
             check_release(greeting, self._build, link.peer)
             if roles is not None and greeting.role not in roles:

@@ -131,6 +131,7 @@ class TaskManager:
             TASKMANAGER,
             self.facts,
             self._talk,
+            ready=self._ready,
             name=config.name,
             handshake_timeout_s=config.handshake_timeout_s,
             heartbeat_timeout_s=config.heartbeat_timeout_s,
@@ -372,6 +373,11 @@ class TaskManager:
                 PartitionSealed(job_id, name, sealed.name, sealed.subpartitions, sealed.drain, sealed.stored_bytes)
             )
 
+    async def _ready(self, role: str) -> None:
+        """Waits for the slots before a JobManager is told their addresses: a taken port changes one until then."""
+        if role == JOBMANAGER and self._processes is not None:
+            await self._processes.wait_ready()
+
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
         if greeting.role == JOBMANAGER:
             await self._adopted_by(link)
@@ -404,8 +410,6 @@ class TaskManager:
                 " JobManager ends"
             )
         try:
-            if self._processes is not None:
-                await self._processes.wait_ready()
             await self.serve_driver(link)
         finally:
             self._adoption.release()

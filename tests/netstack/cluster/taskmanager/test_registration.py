@@ -7,6 +7,7 @@ import io
 import time
 import zipfile
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from trio.testing import MockClock
 
 from netstack.base.errors import ConnectionLost
 from netstack.base.events import CheckpointBarrier, encode_event
-from netstack.cluster.control.link import TASKMANAGER
+from netstack.base.transport import transport_for
+from netstack.cluster.control.link import CLIENT, JOBMANAGER, TASKMANAGER, dial as dial_link
 from netstack.cluster.control.messages import (
     CancelTasks,
     CloseJob,
@@ -419,3 +421,37 @@ async def test_a_slot_whose_port_was_taken_is_registered_with_its_new_one(
     with trio.move_on_after(1.05):
         await registration.Registration(TaskManagerConfig(), lambda: {**facts}, serve, processes).run("tcp://jm:1")
     assert greetings == [{"slot_addresses": ["tcp://127.0.0.1:36157"]}]
+
+
+async def test_a_jobmanager_that_dials_is_told_the_new_port_of_a_slot_and_a_client_does_not_wait(
+    autojump_clock: MockClock,
+) -> None:
+    """The greeting had the old port, and nobody could read from the slot: jobs restarted for ever."""
+    slot = SimpleNamespace(url="tcp://127.0.0.1:7932", jobs={})
+    ready = trio.Event()
+    processes: Any = SimpleNamespace(
+        slots=[slot], wait_ready=ready.wait, settings=SimpleNamespace(memory_bytes=64 << 20)
+    )
+    listener = await transport_for("memory://starting").listen("memory://starting")
+    config = TaskManagerConfig(listen="memory://starting", slots=1, memory_bytes=64 << 20)
+    manager = TaskManager(config, listener, None, processes)
+    greetings: dict[str, tuple[float, list[str]]] = {}
+
+    async def greet(role: str) -> None:
+        link, greeting = await dial_link("memory://starting", role=role, name="x", facts={})
+        greetings[role] = trio.current_time(), greeting.facts["slot_addresses"]
+        link.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(manager.serve, listener, takes_data=True))
+        began_s = trio.current_time()
+        nursery.start_soon(greet, CLIENT)
+        nursery.start_soon(greet, JOBMANAGER)
+        await trio.sleep(3.0)
+        slot.url = "tcp://127.0.0.1:36157"
+        ready.set()
+        await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
+    listener.close()
+    assert greetings[CLIENT] == (pytest.approx(began_s, abs=0.1), ["tcp://127.0.0.1:7932"])
+    assert greetings[JOBMANAGER] == (pytest.approx(began_s + 3.0, abs=0.1), ["tcp://127.0.0.1:36157"])
