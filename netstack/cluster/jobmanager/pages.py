@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from ...base.errors import ConfigError
 from ...base.text.safe_text import safe_repr
-from .views.bounds import packed_bytes
+from .views.bounds import sendable
 
 Document: TypeAlias = dict[str, Any]
 
@@ -55,9 +55,9 @@ def page(request: Mapping[str, Any], lists: Mapping[str, Entries]) -> Document:
                 continue
             if size > PAGE_BYTES and last is not None:
                 return answer | {"after": [names[last[0]], *last[1:]]}
-            entry = create()
+            entry, entry_bytes = sendable(create())
             answer[name].append(entry)
-            size += packed_bytes(entry)
+            size += entry_bytes
             last = here
     return answer
 

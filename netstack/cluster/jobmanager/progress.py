@@ -17,12 +17,15 @@ from ...schedule.checkpoint.instructions import Subtask
 from ...schedule.graph.job_graph import JobGraph
 from ...schedule.topology.execution_graph import ExecutionGraph
 from ..task.latency import MERGED, merged_rows
-from ..task.queued import NO_BARRIER, Queued, merged_queued, output_place
+from ..task.queued import MOST_BARRIERS, MOST_MARKERS, NO_BARRIER, Queued, merged_queued, output_place
 
 ProgressByVertex = dict[int, dict[str, Any]]
 """By job vertex: `records_in`, `records_out`, `latencies` (`TaskLatencies.rows`) and `queued` (`merged_queued`)."""
 
 _NUMBERS: Final = ("records_in", "records_out")
+
+_ROWS: Final = 1 << 14
+_LEAST_ROWS: Final = 8
 
 
 def checked_progress(report: Mapping[Any, Any], topology: ExecutionGraph) -> ProgressByVertex:
@@ -51,7 +54,14 @@ def checked_progress(report: Mapping[Any, Any], topology: ExecutionGraph) -> Pro
 def _checked_queued(queued: Mapping[Any, Any], topology: ExecutionGraph, vertex: int) -> Queued:
     job = topology.job
     least, most = output_place(len(job.outputs_of(vertex)) - 1), len(job.inputs_of(vertex))
-    rows = merged_queued([queued])
+    limits = _limits(job)
+    markers, barriers = queued.get("markers"), queued.get("barriers")
+    if type(markers) is list:  # few are looked at, however many there are
+        markers = markers[:MOST_MARKERS]
+        markers = markers[:: -(-len(markers) // limits["most_markers"]) or 1]
+    if type(barriers) is list:
+        barriers = barriers[: limits["most_barriers"]]
+    rows = merged_queued([{"markers": markers, "barriers": barriers}], **limits)
     return {
         "markers": [
             row
@@ -60,6 +70,12 @@ def _checked_queued(queued: Mapping[Any, Any], topology: ExecutionGraph, vertex:
         ],
         "barriers": [row for row in rows["barriers"] if least <= row[0] < most and row[1] >= 0 and row[2] >= 0],
     }
+
+
+def _limits(job: JobGraph) -> dict[str, int]:
+    """The most rows of one vertex: of all vertices together about `_ROWS`, for which a loop needs some milliseconds."""
+    each = max(_LEAST_ROWS, _ROWS // len(job.vertices))
+    return {"most_markers": min(MOST_MARKERS, each), "most_barriers": min(MOST_BARRIERS, each)}
 
 
 def summed_progress(
@@ -94,7 +110,7 @@ def merged_latencies(
 
 
 def queued_by_vertex(
-    progress: Mapping[str, ProgressByVertex], placed: Collection[tuple[str, int]]
+    job: JobGraph, progress: Mapping[str, ProgressByVertex], placed: Collection[tuple[str, int]]
 ) -> dict[int, Queued]:
     """Merges the queued events of each vertex over all TaskManagers; arguments as of `summed_progress`."""
     parts: dict[int, list[Queued]] = {}
@@ -102,7 +118,8 @@ def queued_by_vertex(
         for vertex, row in vertices.items():
             if "queued" in row and (taskmanager, vertex) in placed:
                 parts.setdefault(vertex, []).append(row["queued"])
-    return {vertex: merged_queued(each) for vertex, each in parts.items()}
+    limits = _limits(job)
+    return {vertex: merged_queued(each, **limits) for vertex, each in parts.items()}
 
 
 def edges_at(job: JobGraph, vertex: int, place: int) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from .job_record import JobRecord, audit
 from .log import fatal_traceback
 from .pages import page
 from .parts import JobManagerParts
-from .views.bounds import RESULT_CHARACTERS, fit_job
+from .views.bounds import RESULT_CHARACTERS, fit_job, sendable
 from .views.cluster_snapshots import ClusterSnapshots
 from .views.documents import MAX_SUBTASKS, job_document, position_of, summary, taskmanager_entries
 
@@ -116,7 +116,7 @@ class ClientQueries:
     async def _job(self, document: Document) -> Document:
         details = job_document(self._find(document), self._parts, MAX_SUBTASKS)
         fit_job(details, JOB_BYTES)
-        return details
+        return sendable(details)[0]
 
     async def _definition(self, document: Document) -> Document:
         stored = self._find_own(document).stored

@@ -91,7 +91,9 @@ class QueuedEvents:
         )
 
 
-def merged_queued(parts: Iterable[Mapping[str, Any]]) -> Queued:
+def merged_queued(
+    parts: Iterable[Mapping[str, Any]], *, most_markers: int = MOST_MARKERS, most_barriers: int = MOST_BARRIERS
+) -> Queued:
     """Merges rows of several tasks: the bytes of the same barrier are added. Ignores what is no row."""
     markers: list[list[int]] = []
     barriers: dict[tuple[int, int], int] = {}
@@ -100,9 +102,9 @@ def merged_queued(parts: Iterable[Mapping[str, Any]]) -> Queued:
         for place, checkpoint_id, size in _rows(part.get("barriers"), 3):
             barriers[place, checkpoint_id] = barriers.get((place, checkpoint_id), 0) + size
     markers.sort(key=lambda row: -row[3])  # so that the oldest one is kept
-    kept = sorted(barriers.items(), key=lambda item: -item[0][1])[:MOST_BARRIERS]
+    kept = sorted(barriers.items(), key=lambda item: -item[0][1])[:most_barriers]
     return {
-        "markers": markers[:: -(-len(markers) // MOST_MARKERS) or 1],
+        "markers": markers[:: -(-len(markers) // most_markers) or 1],
         "barriers": [[place, checkpoint_id, size] for (place, checkpoint_id), size in kept],
     }
 

@@ -262,8 +262,9 @@ class JobMaster:
         return [] if self._checkpoints is None else self._checkpoints.in_progress()
 
     def _data_ahead(self, checkpoint_id: int, subtasks: Collection[Subtask]) -> int:
-        queued = queued_by_vertex(self.progress, self.tasks.placed_vertices())
-        return data_ahead(self.scheduler.topology.job, queued, checkpoint_id, subtasks)
+        job = self.scheduler.topology.job
+        queued = queued_by_vertex(job, self.progress, self.tasks.placed_vertices())
+        return data_ahead(job, queued, checkpoint_id, subtasks)
 
     @property
     def waits_for(self) -> str:

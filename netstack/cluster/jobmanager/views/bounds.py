@@ -8,13 +8,15 @@ complete whatever others run. `left_out` of a document names what is missing.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgpack
 
-from ....base.text.json_text import json_text, shortened
+from ....base.text.json_text import shortened
+from ....base.text.safe_text import is_utf8, safe_text
 
 Document = dict[str, Any]
 
@@ -52,10 +54,32 @@ def shortened_vertices(vertices: Sequence[Document], most: int) -> list[Document
 
 def packed_bytes(document: Document) -> int:
     """Returns the size of a document in a message."""
+    return sendable(document)[1]
+
+
+def sendable(document: Document) -> tuple[Document, int]:
+    """Returns a document as a message can have it, and its size.
+
+    What a message cannot have, such as the sum of the largest numbers that two peers sent, is replaced by what is
+    closest to it: one such value must not hide a whole list.
+    """
     try:
-        return len(msgpack.packb(document))
-    except (ValueError, TypeError, OverflowError):  # values that only JSON can express somehow
-        return len(json_text(document))
+        return document, len(msgpack.packb(document))
+    except (ValueError, TypeError, OverflowError):
+        plain: Document = _clamped(shortened(document, sys.maxsize))
+        return plain, len(msgpack.packb(plain))
+
+
+def _clamped(value: Any) -> Any:
+    if type(value) is dict:
+        return {_clamped(key): _clamped(each) for key, each in value.items()}
+    if type(value) is list:
+        return [_clamped(each) for each in value]
+    if type(value) is int:
+        return max(-(1 << 63), min(value, (1 << 64) - 1))
+    if type(value) is str and not is_utf8(value):
+        return safe_text(value, len(value))
+    return value
 
 
 def fit_job(document: Document, most_bytes: int) -> int:

@@ -51,7 +51,7 @@ SILENT_S: Final = 3.0
 MAX_PARTS: Final = 16_000
 """Maximum number of subtasks, edges and vertices in a snapshot of all jobs: about 15 us each."""
 
-_VERTEX_PARTS: Final = 4
+_VERTEX_PARTS: Final = 8
 """A vertex with its edges counts as so many subtasks."""
 
 MAX_SNAPSHOT_BYTES: Final = 16 << 20

@@ -9,13 +9,18 @@ its source to every vertex behind the edge with its whole age. Both are lower bo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import reduce
+from operator import or_
+from typing import Any, Final
 
 from ....schedule.graph.job_graph import JobGraph
 from ...task.latency import summary_us
 from ...task.queued import Queued
 from ..job_master.job_master import JobMaster
 from ..progress import edges_at, merged_latencies, queued_by_vertex
+
+MOST_WORK: Final = 1 << 16
+"""About how many ages of queued markers count for all vertices together; of more, evenly chosen ones."""
 
 
 def job_latencies(master: JobMaster) -> list[tuple[str, dict[str, Any]]]:
@@ -31,10 +36,9 @@ def vertex_latencies(master: JobMaster) -> dict[int, list[dict[str, Any]]]:
         By vertex: `from` (name of the vertex), `input` (its number; None for a source) and what `summary_us` returns.
     """
     placed = master.tasks.placed_vertices()
+    job = master.scheduler.topology.job
     return named_latencies(
-        master.scheduler.topology.job,
-        merged_latencies(master.progress, placed),
-        queued_by_vertex(master.progress, placed),
+        job, merged_latencies(master.progress, placed), queued_by_vertex(job, master.progress, placed)
     )
 
 
@@ -56,30 +60,35 @@ def named_latencies(
 
 def _waiting(job: JobGraph, queued: Mapping[int, Queued]) -> list[dict[str, list[int]]]:
     """The ages of waiting markers by vertex and row name."""
-    own: list[dict[str, list[int]]] = [{} for _ in job.vertices]  # queued in front of each vertex itself
+    reached = _reached(job)
+    own: list[tuple[int, int, str]] = []  # age, the vertex in front of which the marker is queued, name
     waiting: list[dict[str, list[int]]] = [{} for _ in job.vertices]
     for vertex, rows in queued.items():
         for place, source, edge_us, age_us in rows["markers"]:
             for consumer, number in edges_at(job, vertex, place):
                 waiting[consumer].setdefault(f"input {number}", []).append(edge_us)
-                own[consumer].setdefault(f"source {source}", []).append(age_us)
-    for vertex, passed in enumerate(own):
-        if passed:
-            for reached in _reached(job, vertex):
-                for name, ages in passed.items():
-                    waiting[reached].setdefault(name, []).extend(ages)
+                own.append((age_us, consumer, f"source {source}"))
+    work = sum(reached[vertex].bit_count() for _, vertex, _ in own)
+    own.sort(reverse=True)  # so that the oldest one is kept
+    lists: dict[int, list[int]] = {}
+    for age_us, vertex, name in own[:: -(-work // MOST_WORK) or 1]:
+        if vertex not in lists:
+            lists[vertex] = [each for each, bit in enumerate(bin(reached[vertex])[:1:-1]) if bit == "1"]
+        for each in lists[vertex]:
+            waiting[each].setdefault(name, []).append(age_us)
     return waiting
 
 
-def _reached(job: JobGraph, vertex: int) -> set[int]:
-    """A vertex and all that read from it, directly or not."""
-    reached, new = {vertex}, [vertex]
-    while new:
-        for dataset in job.outputs_of(new.pop()):
-            consumers = {edge.consumer for edge in job.consumers_of(dataset)} - reached
-            reached |= consumers
-            new += consumers
-    return reached
+def _reached(job: JobGraph) -> list[int]:
+    """For each vertex the bits of the vertex and of all that read from it, directly or not."""
+    masks = [0] * len(job.vertices)
+    consumers = [
+        {edge.consumer for dataset in job.outputs_of(vertex) for edge in job.consumers_of(dataset)}
+        for vertex in range(len(job.vertices))
+    ]
+    for vertex in reversed(range(len(job.vertices))):  # they are in topological order
+        masks[vertex] = reduce(or_, (masks[each] for each in consumers[vertex]), 1 << vertex)
+    return masks
 
 
 def _rows(

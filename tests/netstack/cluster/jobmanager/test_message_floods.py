@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import tracemalloc
@@ -19,6 +20,7 @@ from netstack.cluster.control.codec import TEXT_CHARACTERS, Message
 from netstack.cluster.control.frames import pack
 from netstack.cluster.control.messages import OperatorEvent
 from netstack.cluster.jobmanager import peer_budget
+from netstack.cluster.jobmanager.views import latencies
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -50,6 +52,9 @@ def filled(kind: type[Any], job_id: str, attempt: tuple[int, int, int], number: 
     text = f"{number} \n\x1b[2J".ljust(TEXT_CHARACTERS, "x")
     junk = {"text": f"{number}".ljust(20_000, "y"), "list": [[]] * 200, "numbers": [number + 500] * 200}
     plain = {name: {"records_in": number, "latencies": {f"{number}": [1] * 500}, **junk} for name in _NAMES}
+    most = (1 << 62) - 1 - number
+    barriers = [[0, number * 300 + each, most] for each in range(300)]
+    plain["0"] |= {"records_in": 2 * most, "queued": {"markers": [[0, 0, most, most]] * 1_500, "barriers": barriers}}
     values: dict[str, Any] = {
         "int": (1 << 63) - 1 - number,
         "str": text,
@@ -158,6 +163,9 @@ async def test_each_message_of_a_taskmanager_with_tasks_leaves_what_its_tasks_ma
                 numbers = range(part * FLOOD, (part + 1) * FLOOD)
                 await flood(liar, [filled(kind, job_id, (0, 0, 0), number) for number in numbers])
                 levels.append(memory() - before)
+            assert {*await user.ask("look")} == {"taskmanagers", "jobs", "channel_columns", "load_balance"}
+            assert (await user.ask("job", job_id=job_id))["name"] == "pipeline"
+            assert [each["job_id"] for each in (await user.ask("jobs"))["jobs"]] == [job_id, other]
             assert levels[0] < 4 * MIB
             assert levels[1] < levels[0] + MIB // 4
             honest.finish()
@@ -219,3 +227,49 @@ async def test_reports_that_wait_are_bounded_and_the_bound_is_of_one_peer(monkey
     for charge in charges:
         charge.give_back()
     assert (one.reports, other.reports) == (1, 1)
+
+
+async def test_a_report_about_the_queues_of_a_long_job_does_not_occupy_the_jobmanager(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every queued marker counts for all vertices behind it: 300,000 of 1,000 vertices counted 150 million times."""
+    depth, most = 300, (1 << 62) - 1
+    job = StreamEnvironment("deep", parallelism=1)
+    stream = job.source("jobs:read", name="source")
+    for number in range(depth - 2):
+        stream = stream.rebalance().map("jobs:change", name=f"{number}")
+    stream.rebalance().sink("jobs:keep", name="sink")
+    async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1) as liar:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await liar.until(lambda: len(liar.tasks) == depth)
+        rows = {"markers": [[-1, 0, most, most]] * 600, "barriers": [[-1, each, most] for each in range(100)]}
+        report = {f"{number}": {"records_in": 1, "queued": rows} for number in range(depth - 1)}
+        liar.link.send_frame(pack(["JobProgress", job_id, report]))
+        assert await is_answered(liar)
+        (master,) = manager.dispatcher.running.values()
+        assert [*master.progress] == [liar.name], "it was heard"
+        kept = [row["queued"] for row in master.progress[liar.name].values()]
+        assert sum(len(each["markers"]) for each in kept) <= latencies.MOST_WORK
+        counted = latencies.vertex_latencies(master)
+        assert sum(row["waiting"] for rows in counted.values() for row in rows) < 2 * latencies.MOST_WORK
+        assert [row["max_us"] for rows in counted.values() for row in rows] == [most] * (2 * depth - 3)
+        assert len((await user.ask("job", job_id=job_id))["vertices"]) == depth
+        assert len((await user.ask("look"))["jobs"]) == 1
+
+
+async def test_sums_that_no_message_can_have_hide_nothing(autojump_clock: MockClock) -> None:
+    """Three TaskManagers report almost 2^63 records each: their sum made every answer fail."""
+    most = (1 << 63) - 1
+    job = StreamEnvironment("wide", parallelism=3)
+    job.source("jobs:read", name="source").sink("jobs:keep", name="sink")
+    async with jobmanager() as manager, client(manager) as user, contextlib.AsyncExitStack() as stack:
+        liars = [await stack.enter_async_context(taskmanager(manager, slots=1)) for _ in range(3)]
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        for each in liars:
+            await each.until(lambda each=each: len(each.tasks) == 1)
+            each.link.send_frame(pack(["JobProgress", job_id, {"0": {"records_in": most, "records_out": 1}}]))
+            assert await is_answered(each)
+        for what in ("job", "look"):
+            answer = await user.ask(what, job_id=job_id)
+            (vertex,) = (answer["jobs"][0] if what == "look" else answer)["vertices"]
+            assert (vertex["records_in"], vertex["records_out"]) == ((1 << 64) - 1, 3), "the sum is as large as can be"
