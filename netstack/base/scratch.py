@@ -104,10 +104,12 @@ def remove_leftovers(parent: str, prefix: str) -> list[str]:
     """
     removed = []
     with os.scandir(parent) as entries:
-        folders = [entry.path for entry in entries if entry.name.startswith(prefix)]
+        folders = [
+            entry.path for entry in entries if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False)
+        ]
     for path in folders:
         try:
-            lock = os.open(os.path.join(path, _LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(os.path.join(path, _LOCK_NAME), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:  # no lock yet, already removed, or of another user
             continue
         try:

@@ -22,14 +22,14 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final, TypeAlias, final
 from urllib.parse import SplitResult, urlsplit
 
 import trio
 
 from .errors import ConfigError
-from .text.safe_text import safe_repr
+from .text.safe_text import safe_error, safe_repr, safe_text, type_text
 
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -284,11 +284,23 @@ def _load(scheme: str) -> Transport:
     known = entry_points(group="netstack.transports")
     for entry in known:
         if entry.name == scheme:
-            transport = entry.load()()
-            assert isinstance(transport, Transport)
-            return transport
-    names = ", ".join(sorted({*_OWN, *(entry.name for entry in known)}))
-    raise ConfigError(f"no transport for scheme {scheme!r}; known: {names}")
+            return _loaded(entry)
+    names = ", ".join(sorted({*_OWN, *(safe_text(entry.name, 40) for entry in known)}))
+    raise ConfigError(f"no transport for scheme {safe_repr(scheme, 80)}; known: {names}")
+
+
+def _loaded(entry: EntryPoint) -> Transport:
+    """Creates the transport of an installed distribution. Raises ConfigError whatever its code does."""
+    what = f"the transport of scheme {safe_repr(entry.name, 80)}, entry point {safe_repr(entry.value, 80)}"
+    try:
+        transport: object = entry.load()()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing may run any code, also sys.exit()
+        raise ConfigError(f"{what}, cannot be loaded: {safe_error(error)}") from error
+    if not isinstance(transport, Transport):
+        raise ConfigError(f"{what}, is {type_text(transport)} instead of a Transport")
+    return transport
 
 
 def full_url(address: str) -> str:

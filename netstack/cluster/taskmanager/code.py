@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import re
 import sys
 import threading
@@ -27,9 +28,12 @@ from ...base.errors import ConfigError
 from ...base.scratch import scratch_folder
 from ...base.text.safe_text import safe_error, safe_repr, safe_text
 from ...base.units import format_size
+from ...schedule.descriptors.blob_store import BlobError
 from ..control.build import build_of
 from ..function_loading import load
 from .blob_files import KeptBlob
+
+LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 GROUP: Final = "netstack.invokables"
 """Entry points of this group name modules whose functions every TaskManager may run."""
@@ -45,7 +49,18 @@ _KEY: Final = re.compile(r"code-[0-9a-f]{64}")
 @cache
 def _declared() -> tuple[str, ...]:
     """Returns the modules that installed packages declare; cached for the process."""
-    return tuple(sorted({f"{entry.value}:" for entry in entry_points(group=GROUP)}))
+    modules = set()
+    for entry in entry_points(group=GROUP):
+        if all(part.isidentifier() for part in entry.value.split(".")):
+            modules.add(f"{entry.value}:")
+        else:
+            LOGGER.warning(
+                "entry point %s of group %s is ignored: %s is not the name of a module",
+                safe_repr(entry.name, 80),
+                GROUP,
+                safe_repr(entry.value, 80),
+            )
+    return tuple(sorted(modules))
 
 
 @final
@@ -171,7 +186,7 @@ class ShippedCode:
             self._forget(package, used[0])
         path = self._path(key)
         if not path.exists():
-            path.write_bytes(contents)
+            _write(package, path, contents)
         if str(path) not in sys.path:
             sys.path.insert(0, str(path))
         importlib.invalidate_caches()
@@ -216,6 +231,20 @@ class ShippedCode:
         for name in [name for name in sys.modules if name.partition(".")[0] == package]:
             del sys.modules[name]
         build_of.cache_clear()
+
+
+def _write(package: str, path: Path, contents: bytes) -> None:
+    """Writes a package whole, or raises BlobError and leaves nothing."""
+    part = path.with_suffix(".part")
+    try:
+        part.write_bytes(contents)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise BlobError(
+            f"package {package!r} cannot be written to {path.parent}: {error.strerror or error}; free space there, or"
+            " set TMPDIR to a folder on a larger disk"
+        ) from error
 
 
 MAX_CONTENTS_BYTES: Final = 1 << 28

@@ -17,6 +17,7 @@ import fcntl
 import glob
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -184,10 +185,10 @@ class PartitionFiles:
         """
         self.name = name
         with _missing(self.index_path):
-            os.stat(self.index_path)
+            os.close(_open(self.index_path))
             for file in range(self._count):
                 with contextlib.suppress(FileNotFoundError):  # it is empty
-                    self._descriptors[file] = os.open(self.data_path(file), os.O_RDONLY | os.O_CLOEXEC)
+                    self._descriptors[file] = _open(self.data_path(file))
         self._folder.open_files.add(self)
 
     def append(self, file: int, pieces: Iterable[Piece]) -> tuple[int, int]:
@@ -240,7 +241,7 @@ class PartitionFiles:
             PartitionDamaged: the index is missing or damaged.
         """
         path = self.index_path
-        with _missing(path), open(path, "rb") as file:
+        with _missing(path), open(_open(path), "rb") as file:
             head = file.read(HEAD.size)
             _, regions = decode_head(head, path)
             step = row_bytes(regions)
@@ -355,6 +356,15 @@ def _write_all(descriptor: int, pieces: list[Piece], size: int) -> None:
         del pieces[:whole]
         if written:
             pieces[0] = memoryview(pieces[0])[written:]
+
+
+def _open(path: str) -> int:
+    """Opens a regular file for reading. Raises OSError for anything else, such as a link, and waits for nobody."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return descriptor
 
 
 @contextlib.contextmanager

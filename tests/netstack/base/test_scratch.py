@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from netstack.base.scratch import scratch_folder
+from netstack.base.scratch import remove_leftovers, scratch_folder
 
 _HOLD = """
 import sys
@@ -41,3 +41,19 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path: Pat
     finally:
         living.communicate("")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_only_folders_of_dead_processes_are_removed_whatever_lies_there(tmp_path: Path) -> None:
+    """What another user may put into a shared temporary folder."""
+    kept, parent = tmp_path / "kept", tmp_path / "parent"
+    for folder in (kept, parent, parent / "netstack-test-pipe", parent / "netstack-test-link"):
+        folder.mkdir()
+    for file in (kept / "lock", kept / "data", parent / "netstack-test-file"):
+        file.write_text("")
+    (parent / "netstack-test-folder").symlink_to(kept)
+    os.mkfifo(parent / "netstack-test-pipe" / "lock")
+    (parent / "netstack-test-link" / "lock").symlink_to(kept / "data")
+    removed = remove_leftovers(str(parent), "netstack-test-")
+    assert removed == [str(parent / "netstack-test-pipe")]
+    assert {*os.listdir(kept)} == {"lock", "data"}
+    assert {*os.listdir(parent)} == {"netstack-test-folder", "netstack-test-link", "netstack-test-file"}

@@ -8,10 +8,13 @@ import importlib.util
 import io
 import os
 import struct
+import subprocess
 import sys
+import tempfile
 import zipfile
 import zipimport
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -251,3 +254,51 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(code, "MAX_CONTENTS_BYTES", 1000)
     with pytest.raises(ConfigError, match="package 'large' has more than 1000B unpacked"):
         checked_archive("large", zipped("large", "#" * 1001))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The temporary folder is a disk of 256 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.root
+def test_a_package_that_the_disk_had_no_space_for_is_there_once_it_has(small_disk: Path, tmp_path: Path) -> None:
+    """Half of the package stayed, and every later job imported that half."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as package:
+        package.writestr("fulldiskjobs/__init__.py", "WORTH = 42")
+        package.writestr("fulldiskjobs/data.py", "#" * 150_000)
+    data = archive.getvalue()
+    blob = KeptBlob(BlobKey(f"code-{hashlib.sha256(data).hexdigest()}"), str(tmp_path))
+    blob.write(data)
+    (small_disk / "other").write_bytes(bytes(150_000))
+    shipped = ShippedCode()
+    try:
+        for job_id in ("one", "two"):
+            with pytest.raises(BlobError, match=r"'fulldiskjobs' cannot be written .* No space left .* TMPDIR"):
+                shipped.put(job_id, "fulldiskjobs", blob)
+        (small_disk / "other").unlink()
+        shipped.put("three", "fulldiskjobs", blob)
+        module = importlib.import_module("fulldiskjobs")
+        assert (module.WORTH, Path(str(module.__file__)).is_relative_to(small_disk)) == (42, True)
+    finally:
+        shipped.close()
+
+
+@pytest.mark.root
+def test_a_blob_that_the_disk_had_no_space_for_leaves_nothing(small_disk: Path) -> None:
+    data = os.urandom(400_000)
+    for _ in range(3):
+        blob = KeptBlob(BlobKey(f"blob-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}"), None)
+        with pytest.raises(BlobError, match=r"cannot be written .* No space left .* shuffle_directory"):
+            blob.write(data)
+        blob.clear()
+        assert os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize > 200_000

@@ -96,6 +96,35 @@ async def test_files_that_are_gone_are_a_partition_that_is_not_there(tmp_path: P
                 await read(consumer, supervisor.address, "p", 2)
 
 
+def replace(folder: Path, suffix: str, kind: str) -> None:
+    path = min(folder.glob(f"*/*.{suffix}"))
+    if kind == "link":
+        path.symlink_to(path.rename(folder / "elsewhere"))
+    else:
+        path.unlink()
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("suffix", ["index", "data"])
+@trio_test
+async def test_what_is_no_file_is_not_taken_over(tmp_path: Path, suffix: str, kind: str) -> None:
+    """A link may lead anywhere, and whoever opens a pipe waits."""
+    sealed: list[tuple[PartitionId, SealedFiles]] = []
+    with trio.fail_after(120):
+        async with (
+            environment(tmp_path) as supervisor,
+            environment(tmp_path, "c-") as consumer,
+            environment(tmp_path, "s-", lambda *told: sealed.append(told)) as slot,
+        ):
+            await write(slot, "p", 2, ResultPartitionType.BLOCKING)
+            replace(tmp_path, suffix, kind)
+            supervisor.take_over(*sealed[0])
+            with pytest.raises(PartitionNotFound):
+                await read(consumer, supervisor.address, "p", 2)
+        assert {*os.listdir(tmp_path)} <= {"elsewhere"}
+
+
 @trio_test
 async def test_what_is_read_once_is_not_handed_over(tmp_path: Path) -> None:
     sealed: list[tuple[PartitionId, SealedFiles]] = []

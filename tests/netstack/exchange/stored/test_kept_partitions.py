@@ -28,6 +28,7 @@ from netstack.network.environment import NetworkEnvironment
 BLOCKING = ResultPartitionType.BLOCKING
 HYBRIDS = [ResultPartitionType.HYBRID_FULL, ResultPartitionType.HYBRID_SELECTIVE]
 HEX = "d0" * 60
+INDEX_DAMAGES = ("flipped", "gone", "pipe", "link")
 
 
 def settings(folder: Path, **more: Any) -> NetworkConfig:
@@ -248,7 +249,9 @@ async def test_who_pauses_in_the_middle_of_a_region_goes_on_behind_it_in_the_fil
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "index flipped", "index gone"])
+@pytest.mark.parametrize(
+    "damage", ["flipped", "cut", "gone", "index flipped", "index gone", "index pipe", "index link"]
+)
 @trio_test
 async def test_damaged_files_are_told_to_the_consumer(tmp_path: Path, damage: str, is_local: bool) -> None:
     async with two_ends(settings(tmp_path)) as (producer, other):
@@ -271,6 +274,11 @@ def do_damage(folder: Path, damage: str) -> None:
         os.truncate(path, 0)
     else:
         path.unlink()
+    if damage == "index pipe":  # nobody writes to it: a reader would wait for ever
+        os.mkfifo(path)
+    elif damage == "index link":
+        (folder / "elsewhere").write_bytes(data)
+        path.symlink_to(folder / "elsewhere")
 
 
 @trio_test
