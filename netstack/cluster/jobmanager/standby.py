@@ -17,13 +17,12 @@ from typing import Final
 import trio
 
 from ...network.waiting.threads import InThread
-from .folder_lock import sign_of_life
+from .folder_lock import RENEW_S, sign_of_life
 from .store import JobStore, JobStoreFenced
 from .stored_files import JobStoreError
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
-RENEW_S: Final = 1.0
 LEASE_S: Final = 5.0
 """Silence after which the folder is taken over: five missed touches."""
 

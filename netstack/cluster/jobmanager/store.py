@@ -41,7 +41,7 @@ from typing import Any, BinaryIO, Final, final
 
 from ...base.errors import ConfigError
 from ...base.text.safe_text import safe_text
-from .folder_lock import holder_of, open_lock, try_lock
+from .folder_lock import holder_of, is_held_elsewhere, is_of_another_host, leave_lock, open_lock, take_lock, try_lock
 from .stored_files import (
     COMMITTING,
     DATASET,
@@ -399,7 +399,8 @@ def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobSt
         lock = open_lock(path / "lock")  # closed below; closing unlocks
     except OSError as error:
         raise JobStoreError(f"{path} cannot be the folder of a JobManager: {error}") from error
-    is_free = try_lock(lock)
+    is_ours = False
+    is_free = try_lock(lock) and not (is_of_another_host(lock) if steal else is_held_elsewhere(lock))
     try:
         if not is_free and steal:
             lock.close()
@@ -412,11 +413,12 @@ def open_job_store(folder: str | Path, *, steal: bool = False) -> Iterator[JobSt
                 f"{path} is in use by another JobManager ({holder_of(lock)}): stop it, or give this one another"
                 " --folder"
             )
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+        take_lock(lock)
+        is_ours = True
         yield JobStore(path, _next_life(path / "life.json"), lock.fileno(), is_stolen=is_lost or not is_free)
     finally:
+        if is_ours:
+            leave_lock(lock)
         lock.close()
 
 
