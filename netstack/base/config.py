@@ -69,9 +69,10 @@ class NetworkConfig:
         exclusive_buffers_per_channel: receive buffers owned by each remote channel, which are its initial credit. With
             0 an idle channel holds none: its producer announces its backlog and gets floating buffers for it.
         floating_buffers_per_gate: receive buffers that the channels of a gate share, assigned by backlog.
-        spare_floating_buffers_per_gate: additional floating buffers that a gate borrows while its reader waits for data
-            and nobody else needs them, so that each round trip of credit carries nearly twice as much. It returns them
-            when others need them, and when its reader is the bottleneck, so that barriers do not wait behind more data.
+        spare_floating_buffers_per_gate: additional floating buffers that a gate borrows at most while its reader waits
+            for data and nobody else needs them. It takes 22, or on a long line what it reads in four round trips, so
+            that the line is full. It returns them when others need them, and when its reader is the bottleneck, so that
+            barriers do not wait behind more data.
         max_required_buffers_per_gate: upper bound on the buffers guaranteed to one gate. Above it, channels get fewer
             exclusive buffers, down to none, and share the rest as floating buffers. None means no bound.
         credit_based: False disables credit, as before Flink 1.5, for comparison: a channel without a free buffer stops
@@ -142,7 +143,7 @@ class NetworkConfig:
     memory_bytes: int = 64 * MIB
     exclusive_buffers_per_channel: int = 2
     floating_buffers_per_gate: int = 8
-    spare_floating_buffers_per_gate: int = 22
+    spare_floating_buffers_per_gate: int = 502
     max_required_buffers_per_gate: int | None = None
     credit_based: bool = True
     max_buffers_per_channel: int | None = None

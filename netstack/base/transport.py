@@ -127,6 +127,10 @@ class ByteStream(abc.ABC):
         """Facts about the connection for reports, such as congestion control and buffer sizes; may be empty."""
         return {}
 
+    def round_trip_s(self) -> float:
+        """The shortest round trip of the connection so far, in seconds, without queues; 0 where it is not known."""
+        return 0.0
+
     def endpoints(self) -> tuple[str, str]:
         """Our own address and the peer's in the network (`10.0.0.1:6121`); empty strings if unknown.
 

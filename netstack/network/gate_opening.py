@@ -107,7 +107,7 @@ class GateOpener:
         )
         gate.config = config
         if config.spare_floating_buffers_per_gate:
-            gate.allow_spare(config.spare_floating_buffers_per_gate)
+            gate.allow_spare(config.spare_floating_buffers_per_gate, producers.round_trip_s)
         self.gates[gate] = producers
         self._memory_watch.check(self._pool.statistics())
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
@@ -17,6 +18,10 @@ from netstack.base.errors import ConnectionLost
 from netstack.base.transport import ByteStream, Listener, Piece, check_room
 
 IOV_MAX: Final = 1024
+_MIN_RTT_AT: Final = 148
+"""Offset of `tcpi_min_rtt`, in microseconds, in the kernel's `struct tcp_info`."""
+
+_NO_RTT: Final = 0xFFFFFFFF
 """The most pieces that one system call takes on Linux."""
 
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -101,6 +106,20 @@ class SocketStream(ByteStream):
             "send_buffer_bytes": self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
             "receive_buffer_bytes": self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         }
+
+    def round_trip_s(self) -> float:
+        """As the kernel measures it; 0 for other sockets than TCP's, and before the first acknowledgement."""
+        if (
+            self._closed
+            or self._socket.family not in (socket.AF_INET, socket.AF_INET6)
+            or not hasattr(socket, "TCP_INFO")
+        ):
+            return 0.0
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
+        if len(info) < _MIN_RTT_AT + 4:
+            return 0.0
+        (microseconds,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
+        return 0.0 if microseconds == _NO_RTT else microseconds / 1e6
 
     def endpoints(self) -> tuple[str, str]:
         """Host and port of both ends, or the path of a unix socket."""

@@ -255,6 +255,10 @@ class _ImpairedStream(ByteStream):
     def tcp_facts(self) -> dict[str, str | int]:
         return self._inner.tcp_facts()
 
+    def round_trip_s(self) -> float:
+        """That of the underlying stream, and the delay of both directions: the other end has the same."""
+        return self._inner.round_trip_s() + 2 * self._impairment.delay_s
+
     def endpoints(self) -> tuple[str, str]:
         return self._inner.endpoints()
 

@@ -194,6 +194,10 @@ class TlsStream(ByteStream):
         cipher = self._tls.cipher() if self._is_open else None
         return {**self._inner.tcp_facts(), **({} if cipher is None else {"tls": f"{cipher[1]} {cipher[0]}"})}
 
+    def round_trip_s(self) -> float:
+        """That of the underlying stream."""
+        return self._inner.round_trip_s()
+
     def endpoints(self) -> tuple[str, str]:
         """Those of the underlying stream."""
         return self._inner.endpoints()

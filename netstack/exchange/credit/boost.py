@@ -7,13 +7,17 @@ Why: a buffer announces the backlog behind it, and the consumer reserves as many
 little, so the last buffer of a round announces a backlog of 0. The consumer then releases its buffers, and the next
 round starts with the exclusive ones and waits a round trip for the others. A channel that was blocked a moment ago
 will probably send more. With an announcement of that, the consumer keeps its window open: 1.4 to 1.5 times the
-throughput with 2 + 8 buffers and 22 spare ones.
+throughput with 2 + 8 buffers and 22 spare ones on one machine. On a long line the consumer keeps more open than is
+announced here (`spare`).
 
 Rules:
 - Each channel announces its share of `EXPECTED_BUFFERS`; with many channels, others send while one waits.
-- A channel that has sent less than `BUSY_SHARES` times its share between two checks (`CHECK_S`) needs no window.
-  When it has no backlog, its consumer is informed, and all credit above the initial one returns as empty buffers,
-  credit that arrives later included. So an idle channel holds no buffers that others may need.
+- A channel keeps its window that has sent `BUSY_SHARES` times its share between two checks (`CHECK_S`), or has sent
+  some and has a backlog, as on a long or slow line. One with a backlog may wait for credit for `PATIENCE` checks, and
+  one that sends may lack a backlog at half as many: its queue is empty for a moment whenever the socket takes all.
+- The window of others is closed. When such a channel has no backlog, its consumer is informed, and all credit above the
+  initial one returns as empty buffers, credit that arrives later included. So an idle or unread channel holds no
+  buffers that others may need.
 - Channels without exclusive buffers, and those whose consumer requested smaller buffers (`NewBufferSize`), are left
   out.
 """
@@ -37,7 +41,10 @@ CHECK_S: Final = 0.05
 """Seconds between two checks of boosted channels; a writer that pauses for less keeps its window."""
 
 BUSY_SHARES: Final = 4
-"""Shares in that time, 80 MB/s with default buffers. Below that rate, waiting a round trip for buffers costs little."""
+"""Shares in that time, 80 MB/s with default buffers: at such a rate a channel without a backlog keeps its window."""
+
+PATIENCE: Final = 8
+"""Checks, 0.4 s: longer than a round trip, so that a channel that waits for one round after the other is not idle."""
 
 _DATA: Final = DataType.DATA
 
@@ -72,7 +79,8 @@ class CreditBoost:
         self._codec = codec
         self._call_later = call_later
         self._on_write_wanted = on_write_wanted
-        self._expecting: dict[BoostedChannel, int] = {}  # boosted channels, with their sent buffers at the last check
+        self._expecting: dict[BoostedChannel, tuple[int, int]] = {}
+        """Boosted channels, with their sent buffers at the last check, and the patience that is left."""
         self._silent: dict[BoostedChannel, None] = {}  # channels that end their boost and return credit
 
     @property
@@ -92,7 +100,7 @@ class CreditBoost:
         self._silent.pop(channel, None)
         if not self._expecting:
             self._call_later(CHECK_S, self._check)
-        self._expecting[channel] = credit.spent
+        self._expecting[channel] = credit.spent, PATIENCE
 
     def on_credit(self, channel: BoostedChannel) -> None:
         """Returns credit that a channel with an ended boost has received."""
@@ -132,10 +140,18 @@ class CreditBoost:
     def _check(self) -> None:
         """Ends the boost of channels that have sent little since the last check."""
         expecting, self._expecting = self._expecting, {}
-        for channel, spent in expecting.items():
+        for channel, (spent, patience) in expecting.items():
             credit = channel.credit
-            if credit.spent - spent >= BUSY_SHARES * credit.expected > 0:
-                self._expecting[channel] = credit.spent
+            sent = credit.spent - spent
+            has_backlog = channel.view is not None and channel.view.backlog_buffers() > 0
+            if sent >= BUSY_SHARES * credit.expected or (sent and has_backlog):
+                patience = PATIENCE
+            elif has_backlog:
+                patience -= 1
+            else:
+                patience = patience - 2 if sent else 0
+            if credit.expected and patience > 0:
+                self._expecting[channel] = credit.spent, patience
             else:
                 credit.expected = 0
                 self._silent[channel] = None

@@ -20,6 +20,7 @@ from typing import Final, Protocol, final
 from ..buffer.buffer import Buffer
 from ..buffer.pools import BufferListener, LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
+from .boost import EXPECTED_BUFFERS
 from .sending import MAX_CREDIT
 
 NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
@@ -116,6 +117,8 @@ class BufferManager:
         "_link",
         "_network",
         "_pool",
+        "_share",
+        "_window",
         "announcements",
         "backlog",
         "credit",
@@ -148,7 +151,9 @@ class BufferManager:
         self.backlog = 0
         """Data buffers at the producer, as announced last."""
         self.expected = 0
-        """Buffers that the producer expects to send soon (`boost`)."""
+        """Buffers that the producer expects to send soon (`boost`), as many times as the gate's window is longer."""
+        self._share = 0  # what the producer announced
+        self._window = EXPECTED_BUFFERS
         self.is_on_demand = credit_based and not exclusive
         """Whether it has no exclusive buffers, and so no credit without a backlog."""
         self.is_released = False
@@ -210,8 +215,15 @@ class BufferManager:
 
     def on_expected(self, buffers: int) -> None:
         """Reserves buffers for data that the producer expects to send soon."""
-        self.expected = buffers
+        self._share = buffers
+        self.expected = buffers * self._window // EXPECTED_BUFFERS
         self.on_backlog(self.backlog)
+
+    def widen(self, window: int) -> None:
+        """Changes the window of its gate, of which it keeps the share open that its producer expects to send."""
+        self._window = window
+        if self._share:
+            self.on_expected(self._share)
 
     def release_unannounced(self) -> None:
         """Returns floating buffers that are neither required nor announced."""
@@ -306,7 +318,7 @@ class BufferManager:
 
     def release_floating(self) -> None:
         """Returns the floating buffers of a blocked channel; after the resume a backlog is announced again."""
-        self.required = self.backlog = self.expected = 0
+        self.required = self.backlog = self.expected = self._share = 0
         self.credit.forget()
         floating, self.floating = self.floating, []
         for segment in floating:

@@ -334,6 +334,10 @@ class RemoteInputChannel:
         if self._link is not None and not self.is_released:
             self._link.request_buffer_size(self.number, size_bytes)
 
+    def widen(self, window: int) -> None:
+        """Keeps more buffers free if its producer expects to send some: its share of a window of so many buffers."""
+        self.manager.widen(window)
+
     def measure(self) -> tuple[int, int]:
         """Returns the bytes of data polled so far, and the buffers in use here or at the producer; O(queue)."""
         polled = self._bytes

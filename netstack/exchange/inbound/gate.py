@@ -24,7 +24,7 @@ from ...base.events import DataType, EndOfData, decode_event
 from ...base.timing.waits import WaitMeter
 from ..buffer.buffer import Buffer
 from ..buffer.pools import LocalBufferPool
-from ..credit.spare import REVIEW_BUFFERS, SpareBuffers
+from ..credit.spare import FIRST_REVIEW_BUFFERS, REVIEW_BUFFERS, SpareBuffers
 from .closing import ClosingContext
 from .debloat import BufferDebloater
 from .statistics import ChannelStatistics, GateStatistics
@@ -70,6 +70,9 @@ class InputChannel(Protocol):
 
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Requests this size for new buffers from the producer."""
+
+    def widen(self, window: int) -> None:
+        """Keeps more buffers free if its producer expects to send some: its share of a window of so many buffers."""
 
     def measure(self) -> tuple[int, int]:
         """Returns the bytes of data polled so far, and the filled and unpolled buffers, here or at the producer."""
@@ -117,7 +120,7 @@ class SingleInputGate(ClosingContext):
         self.debloater: BufferDebloater | None = None
         """Computes the size of its producers' buffers; None without debloating."""
         self._spare: SpareBuffers | None = None
-        self._until_review = REVIEW_BUFFERS
+        self._until_review = FIRST_REVIEW_BUFFERS
         self.on_data: Callable[[], None] | None = None
         """Called when a channel enters the empty line."""
         self.on_available: Callable[[], None] | None = None
@@ -140,10 +143,10 @@ class SingleInputGate(ClosingContext):
         """Appends a channel, at the next index."""
         self._channels.append(channel)
 
-    def allow_spare(self, buffers: int) -> None:
-        """Allows this number of spare floating buffers while its reader waits for data."""
+    def allow_spare(self, buffers: int, round_trip_s: Callable[[], float]) -> None:
+        """Allows this number of spare floating buffers while its reader waits for data (`credit.spare`)."""
         if self.pool is not None:
-            self._spare = SpareBuffers(self.pool, buffers)
+            self._spare = SpareBuffers(self.pool, buffers, now=self.now, round_trip_s=round_trip_s)
 
     @property
     def channels(self) -> Sequence[InputChannel]:
@@ -237,7 +240,7 @@ class SingleInputGate(ClosingContext):
                     self._until_review -= 1
                     if not self._until_review:
                         self._until_review = REVIEW_BUFFERS
-                        self._spare.review(self.idle.count)
+                        self._review_spare(self._spare)
                 return buffer
             if buffer.data_type is DataType.END_OF_DATA:
                 event = decode_event(buffer.memory)
@@ -248,6 +251,13 @@ class SingleInputGate(ClosingContext):
                 self._end(channel)
             return buffer
         return None
+
+    def _review_spare(self, spare: SpareBuffers) -> None:
+        window = spare.window
+        spare.review(self.idle.count)
+        if spare.window != window:
+            for channel in self._channels:
+                channel.widen(spare.window)
 
     def _notify_reader(self) -> None:
         if self.on_data is not None:

@@ -145,6 +145,9 @@ class LocalInputChannel:
         if self._view is not None:
             self._view.set_buffer_size(size_bytes)
 
+    def widen(self, window: int) -> None:
+        """Nothing: a local channel has no credit."""
+
     def measure(self) -> tuple[int, int]:
         """Returns the bytes of data polled so far, and the buffers queued at the producer; O(1)."""
         return self._bytes, 0 if self._view is None or self._released else self._view.queued_buffers()

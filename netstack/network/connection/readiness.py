@@ -128,6 +128,10 @@ class Producers:
         """All connections."""
         return tuple(self._receivers)
 
+    def round_trip_s(self) -> float:
+        """The longest round trip of the connections; 0 if none is known."""
+        return max((pump.stream.round_trip_s() for pump in self._receivers), default=0.0)
+
     def read_connections(self) -> None:
         """Announces due credit and reads what has arrived; connections without data announce withheld credit too."""
         receivers = self._receivers

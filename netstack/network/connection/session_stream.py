@@ -152,6 +152,10 @@ class SessionStream(ByteStream):
         """Of the current stream."""
         return {} if self._stream is None else self._stream.tcp_facts()
 
+    def round_trip_s(self) -> float:
+        """Of the current stream."""
+        return 0.0 if self._stream is None else self._stream.round_trip_s()
+
     def endpoints(self) -> tuple[str, str]:
         """Of the current stream."""
         return ("", "") if self._stream is None else self._stream.endpoints()

@@ -63,6 +63,8 @@ class FakeChannel:
     def announce_buffer_size(self, size_bytes: int) -> None:
         self.told.append(size_bytes)
 
+    def widen(self, window: int) -> None: ...
+
     def measure(self) -> tuple[int, int]:
         return self.polled_bytes, len(self.queue) + self.backlog
 

@@ -29,7 +29,7 @@ CONFIG = NetworkConfig(
 def test_a_reader_that_waits_gets_more_and_one_that_does_not_gives_them_back() -> None:
     network = NetworkBufferPool(20, SEGMENT)
     pool = network.create_pool(1, USUAL)
-    spare = SpareBuffers(pool, SPARE)
+    spare = SpareBuffers(pool, SPARE, now=lambda: 0.0, round_trip_s=lambda: 0.0)
     spare.review(0)
     assert pool.size == USUAL, "it has not waited"
     spare.review(1)
@@ -51,7 +51,7 @@ def test_a_reader_that_waits_gets_more_and_one_that_does_not_gives_them_back() -
 def test_a_quarter_of_the_memory_is_left_to_others() -> None:
     network = NetworkBufferPool(20, SEGMENT)
     pool = network.create_pool(1, USUAL)
-    spare = SpareBuffers(pool, SPARE)
+    spare = SpareBuffers(pool, SPARE, now=lambda: 0.0, round_trip_s=lambda: 0.0)
     taken = network.take_unpooled(14)
     spare.review(1)
     assert pool.size == 6, "all that others have not"

@@ -124,9 +124,12 @@ class Matrix:
     def network(self) -> NetworkConfig:
         """Network settings of the run on every host, with memory for every buffer that any host's subtasks may use.
 
-        Local channels use no credit. Where all slots of a host share a process, some memory is spare.
+        Local channels use no credit. Where all slots of a host share a process, some memory is spare. `--memory` sets
+        it.
         """
         config = config_of(self.spec)
+        if self.spec.memory_bytes is not None:
+            return config
         most = max(self._segments(host, config) for host in range(len(self._hosts)))
         return dataclasses.replace(config, memory_bytes=most * config.segment_size_bytes)
 
@@ -142,7 +145,7 @@ class Matrix:
         connections = sum(map(self.slots, range(len(self._hosts)))) - 1
         plan = required_buffers(gates=gates, partitions=partitions, connections=connections, config=config)
         assert plan.maximum is not None, "benchmarks write bounded partitions"
-        return plan.maximum + SPARE_SEGMENTS
+        return plan.maximum + len(gates) * self.spec.spare_buffers + SPARE_SEGMENTS
 
     def _slot(self, each: Placement) -> tuple[int, int]:
         number = each.subtask - self.on_host(each.host, each.task)[0].subtask

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netstack.base.events import CheckpointBarrier, DataType
-from netstack.exchange.credit.boost import BUSY_SHARES, CHECK_S, EXPECTED_BUFFERS
+from netstack.exchange.credit.boost import BUSY_SHARES, CHECK_S, EXPECTED_BUFFERS, PATIENCE
 from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.exchange.outbound.selector import CustomSelector
@@ -96,11 +96,27 @@ def test_its_window_stays_open_while_it_goes_on() -> None:
         stage.drain_all()
         stage.link.advance_time(CHECK_S / 5)
     assert stage.channel().manager.free_buffers == 10
-    for _ in range(3):  # little is not enough
+    for _ in range(PATIENCE // 2):  # little is not enough
         stage.write(1)
         stage.drain_all()
         stage.link.advance_time(CHECK_S)
     stage.drain_all()
+    stage.assert_silent()
+    stage.close()
+
+
+def test_who_waits_for_a_long_line_keeps_its_window() -> None:
+    """It sends little between two checks, but what it has is more than its credit."""
+    stage = Stage()
+    assert stage.write(20) == 20
+    stage.drain_all()
+    for _ in range(3 * PATIENCE):
+        stage.write(16)
+        stage.link.run()  # what credit allows; the rest is its backlog
+        stage.link.advance_time(CHECK_S)
+        assert stage.channel().statistics().sender_expected == EXPECTED_BUFFERS
+        stage.drain_all()
+    stage.fall_silent()
     stage.assert_silent()
     stage.close()
 
@@ -162,7 +178,8 @@ def test_credit_that_comes_when_it_has_fallen_silent_goes_back_too() -> None:
     stage = Stage()
     stage.write(12)
     stage.link.run()  # all it may send is there, and nobody reads
-    stage.link.advance_time(3 * CHECK_S)
+    for _ in range(PATIENCE + 2):
+        stage.link.advance_time(CHECK_S)
     stage.drain_all()
     stage.assert_silent()
     assert stage.received[0] == frame(RECORD) * 12

@@ -62,6 +62,9 @@ class FakeChannel:
     def announce_buffer_size(self, size_bytes: int) -> None:
         self.log.append(f"size {size_bytes}")
 
+    def widen(self, window: int) -> None:
+        self.log.append(f"window {window}")
+
     def measure(self) -> tuple[int, int]:
         return 100 * (self.index + 1), len(self.queue)
 
