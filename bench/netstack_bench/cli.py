@@ -59,6 +59,7 @@ from .host import process_age_s
 from .isolate.command import isolate
 from .jobs.command import jobs
 from .labels import warnings_of
+from .lines.command import lines
 from .places.hosts.spec import MeshSpec
 from .places.hosts.tables import print_hosts, print_matrix
 from .places.placements import LocalPlace, Place, place_of, processes_of
@@ -482,7 +483,7 @@ _KEEP_NOTHING: Final = frozenset(("channels", "exchange", "jobs", "regress", "sc
 """Commands that have no result if they are stopped."""
 
 _EXPERIMENTS = (channels, checkpoints, exchange, isolate, jobs, scale, scheduler, shuffle, streams)
-for _command in (*_EXPERIMENTS, goals, regress, recommend, simulate):
+for _command in (*_EXPERIMENTS, goals, lines, regress, recommend, simulate):
     cli.add_command(_command)
 
 

@@ -8,15 +8,22 @@ from typing import Final
 
 from netstack import ChannelDescriptor, NetworkConfig
 from netstack.base.tls.certificates import make_authority, make_host
-from netstack.base.units import format_duration, format_size
+from netstack.base.units import format_duration
 from netstack.exchange.buffer.requirements import LANDING_SEGMENTS
 from netstack.exchange.record.framing import MAX_RECORD_BYTES
+from netstack.testing.shaped_line import STREAM_SHARE, Shape
 
 from .spec import RunSpec
 
 PARTITION: Final = "bench/records/0.0"  # the name that a job would use
 CERTIFICATES: Final = "certificates"
 """Folder of the certificates of both ends, in the folder of a run."""
+
+STANDING_SHARE: Final = 0.4
+"""The part of a line's queue that TCP keeps full on average: it fills it, loses a frame, and sends less for a while."""
+
+STANDING_BYTES: Final = 48 * 1024
+"""At most so many: TCP stops doubling its window when the delay begins to grow, and then grows it for many seconds."""
 
 SPARE_SEGMENTS: Final = 64  # for a pool that grows before another has shrunk
 
@@ -31,9 +38,12 @@ def address_of(spec: RunSpec, socket_path: Path) -> str:
         return f"tls+{plain}?folder={socket_path.parent / CERTIFICATES}"
     if not spec.is_impaired:
         return plain
-    one_way = f"delay={format_duration(spec.round_trip_s / 2)}"
-    rate = "" if spec.link_bytes_per_s is None else f"&rate={format_size(spec.link_bytes_per_s)}"
-    return f"impaired+{plain}?{one_way}{rate}"
+    words = [f"delay={format_duration(spec.round_trip_s / 2)}"]
+    if spec.link_bytes_per_s is not None:
+        shape = Shape(spec.round_trip_s, spec.link_bytes_per_s)
+        words.append(f"rate={int(spec.link_bytes_per_s * STREAM_SHARE)}B")
+        words.append(f"queue={int(min(STANDING_BYTES, STANDING_SHARE * STREAM_SHARE * shape.queue))}B")
+    return f"impaired+{plain}?{'&'.join(words)}"
 
 
 def prepare(spec: RunSpec, scratch: Path) -> None:

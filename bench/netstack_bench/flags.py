@@ -289,8 +289,8 @@ def _link(rate: Parsed, network: Parsed, more: str) -> Flag:
         flag(
             "--link-rate",
             rate,
-            "Limit the connection to this rate per second in each direction, such as 200Mbit or 25MB. It counts all"
-            f" bytes of the stream, payload and netstack's frames, but no headers of TCP{more}.",
+            "Limit the connection to this rate per second in each direction, such as 200Mbit or 25MB. It counts whole"
+            f" Ethernet frames, with the headers of TCP{more}.",
             "link_bytes_per_s" if rate is LINK_RATE else "links_bytes_per_s",
         ),
         network_flag(network, f", in place of --link-rate and --round-trip{more}"),

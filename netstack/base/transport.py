@@ -127,6 +127,10 @@ class ByteStream(abc.ABC):
         """Facts about the connection for reports, such as congestion control and buffer sizes; may be empty."""
         return {}
 
+    def limit_buffers(self, *, received_bytes: int, unsent_bytes: int) -> None:
+        """Asks the kernel to hold about so many received and unread bytes, and so many that it could not send yet."""
+        return
+
     def round_trip_s(self) -> float:
         """The shortest round trip of the connection so far, in seconds, without queues; 0 where it is not known."""
         return 0.0

@@ -41,6 +41,9 @@ from ..base.units import format_duration, format_link_rate, format_size, parse_d
 FRAME_BYTES: Final = 24
 """What each Ethernet frame takes on the line beside its header and packet: preamble, checksum, gap."""
 
+STREAM_SHARE: Final = 1448 / (1514 + FRAME_BYTES)
+"""The part of a line's bytes that is a TCP stream's: frames are full, and have timestamps."""
+
 _LEAST_FRAME: Final = 60
 BURST_S: Final = 0.0005
 LEAST_QUEUE_BYTES: Final = 128 * 1024
@@ -216,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shape = shape_of(asked)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        devices = [open_device(name) for name in asked.devices]
+        near, far = (open_device(name) for name in asked.devices)
         for name in asked.devices:
             size = str(burst_bytes(shape))
             subprocess.run(["ip", "link", "set", "dev", name, "gso_max_size", size], check=True)
@@ -228,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     with contextlib.suppress(KeyboardInterrupt):
-        forward(*devices, shape)
+        forward(near, far, shape)
     return 0
 
 

@@ -31,7 +31,7 @@ def test_everything_at_once() -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("dely=5ms", "parameter 'dely' is unknown; known are delay, rate, queue, cut, name"),
+        ("dely=5ms", "parameter 'dely' is unknown; known are delay, rate, queue, cut, loss, jitter, name"),
         ("delay", "delay=; give a duration such as 0, 250us, 5ms or 1.5s"),
         ("delay=5", "delay=5; give a duration such as 0, 250us, 5ms"),
         ("delay=5x", "delay=5x; give a duration"),

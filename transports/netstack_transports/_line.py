@@ -7,11 +7,15 @@ Rules: the model is a cable behind a transmitter. Bytes wait until the transmitt
 of `PORTION_S` (`start = max(entered, transmitter free)`, `left = start + size / rate`), and arrive `delay` later.
 Without a rate they leave when they enter. Bytes leave in order, whatever is changed meanwhile. Each byte is copied once
 in (by the system call that stores it) and once out.
+
+A portion that loses a frame arrives a round trip later, since TCP sends the frame again, and all behind it waits. With
+jitter a portion arrives up to that much later. The congestion control, which sends less after a loss, is not imitated.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, final
@@ -27,6 +31,9 @@ SPARE_BLOCKS: Final = 4
 PORTION_S: Final = 0.001
 """The time that one portion takes on the line; trio wakes tasks no more often than this."""
 
+FRAME_BYTES: Final = 1448
+"""Bytes of a stream in one full Ethernet frame of TCP: of so many one may be lost."""
+
 
 @final
 class Line:
@@ -40,7 +47,10 @@ class Line:
         "_free_at",
         "_head",
         "_is_ended",
+        "_jitter_s",
         "_limit",
+        "_loss",
+        "_luck",
         "_portion",
         "_queue_bytes",
         "_rate",
@@ -52,15 +62,30 @@ class Line:
         "_waiting",
     )
 
-    def __init__(self, queue_bytes: int, delay_s: float, rate_bytes_per_s: float | None) -> None:
+    def __init__(
+        self,
+        queue_bytes: int,
+        delay_s: float,
+        rate_bytes_per_s: float | None,
+        *,
+        loss: float = 0.0,
+        jitter_s: float = 0.0,
+        seed: int = 0,
+    ) -> None:
         """Creates an empty line.
 
         Args:
             queue_bytes: the most bytes held, beyond those that fit on the line (rate x delay).
             delay_s: see `change`.
             rate_bytes_per_s: see `change`.
+            loss: the part of all frames that is lost, 0 to 1.
+            jitter_s: the most that is added to the delay of a portion, evenly distributed.
+            seed: decides losses and jitter.
         """
         self._queue_bytes = queue_bytes
+        self._loss = loss
+        self._jitter_s = jitter_s
+        self._luck = random.Random(seed)
         self._entered = self._sent = self._ready = self._taken = 0
         self._free_at = -math.inf
         self._is_ended = False
@@ -129,8 +154,13 @@ class Line:
             if self._rate is not None:
                 end = min(end, self._sent + self._portion)
                 left_at += (end - self._sent) / self._rate
+            frames = -(-(end - self._sent) // FRAME_BYTES)
             self._sent = end
             self._free_at = left_at
+            if self._loss or self._jitter_s:
+                left_at += self._mishap_s(frames)
+                if flying:
+                    left_at = max(left_at, flying[-1][1])
             flying.append((end, left_at))
             if end == waiting[0][0]:
                 waiting.popleft()
@@ -169,6 +199,14 @@ class Line:
         if self._taken == self._entered:
             self._head = self._tail = 0
         return due - left
+
+    def _mishap_s(self, frames: int) -> float:
+        """What a portion of so many frames comes later."""
+        later_s = self._jitter_s * self._luck.random()
+        while frames and self._luck.random() > (1 - self._loss) ** frames:
+            later_s += 2 * self._delay_s
+            frames = 1  # the repeated one may be lost, too
+        return later_s
 
     def _spare(self, block: memoryview) -> None:
         if len(self._spares) < SPARE_BLOCKS:

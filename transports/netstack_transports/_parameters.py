@@ -31,6 +31,8 @@ class Parameters:
         queue_bytes: None means the default.
         cut_bytes: None means never.
         name: None means a separate impairment for each listener and each dialled stream.
+        loss: part of all frames that is lost.
+        jitter_s: added to the delay, at most.
     """
 
     delay_s: float = 0.0
@@ -38,6 +40,8 @@ class Parameters:
     queue_bytes: int | None = None
     cut_bytes: int | None = None
     name: str | None = None
+    loss: float = 0.0
+    jitter_s: float = 0.0
 
 
 def split_url(url: str) -> tuple[str, str, Parameters]:
@@ -87,6 +91,13 @@ def _rate_or_none(text: str) -> int | None:
     return None if text == "none" else _size(text) if text.isdigit() else parse_link_rate(text)
 
 
+def _part(text: str) -> float:
+    part = float(text)
+    if not 0 <= part < 1:
+        raise ValueError
+    return part
+
+
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError
@@ -99,5 +110,7 @@ _KNOWN: Final[dict[str, tuple[str, Callable[[str], float | int | str | None], st
     "rate": ("rate_bytes_per_s", _rate_or_none, "a rate such as 200Mbit, 25MB or 64KiB, per second; or none"),
     "queue": ("queue_bytes", _size, _A_SIZE),
     "cut": ("cut_bytes", _size_or_none, f"{_A_SIZE}; or none"),
+    "loss": ("loss", _part, "a part of 1 such as 0.001"),
+    "jitter": ("jitter_s", _duration, "a duration such as 0, 250us or 5ms"),
     "name": ("name", _name, "letters, digits, dots, dashes and underscores"),
 }

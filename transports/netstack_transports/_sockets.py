@@ -107,6 +107,14 @@ class SocketStream(ByteStream):
             "receive_buffer_bytes": self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         }
 
+    def limit_buffers(self, *, received_bytes: int, unsent_bytes: int) -> None:
+        """Sets the receive buffer, which the kernel then does not tune, and when it counts as full for sending."""
+        if self._closed:
+            return
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, received_bytes)
+        if self._socket.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
+
     def round_trip_s(self) -> float:
         """As the kernel measures it; 0 for other sockets than TCP's, and before the first acknowledgement."""
         if (

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from netstack.testing.shaped_line import Shape
+from netstack_bench.cli import main
+from netstack_bench.equivalence import Verdict
+from netstack_bench.lines.cells import LINES, LineCell, cells
+from netstack_bench.lines.command import counts
+from netstack_bench.lines.measure import Measured, measure
+
+CELLS = cells(3.0)
+
+
+def result(value: float, **more: Any) -> dict[str, Any]:
+    return {"delivered": True, "payload_mb_per_s": value, "latency_us": {"p50": value, "p99": value}, **more}
+
+
+def passes(
+    real: Callable[[LineCell], Mapping[str, Any]],
+    emulated: Callable[[LineCell], Mapping[str, Any]],
+    *,
+    only: tuple[LineCell, ...] = CELLS,
+    repeats: int = 3,
+    most: int = 3,
+) -> list[list[Measured]]:
+    @contextlib.contextmanager
+    def line(shape: Shape) -> Iterator[Callable[[LineCell], Mapping[str, Any]]]:
+        yield real
+
+    return list(measure(only, line, emulated, repeats=repeats, most_repeats=most))
+
+
+def test_there_are_24_cells_and_the_two_sides_do_the_same_work() -> None:
+    assert len(CELLS) == len(set(CELLS)) == 24
+    assert {cell.shape for cell in CELLS} == set(LINES)
+    for cell in CELLS:
+        emulated = cell.emulated.as_dict()
+        assert (emulated.pop("round_trip_s"), emulated.pop("link_bytes_per_s")) == (
+            cell.shape.round_trip_s,
+            cell.shape.rate_bytes_per_s,
+        )
+        assert emulated.items() <= cell.spec.as_dict().items()
+        if cell.spec.rate_per_s is not None:
+            assert cell.spec.rate_per_s * cell.spec.record_bytes <= (cell.shape.rate_bytes_per_s or 0) / 4
+
+
+def test_noise_decides_nothing_and_only_what_is_undecided_is_measured_again() -> None:
+    steady, noisy, apart = CELLS[0], CELLS[1], CELLS[2]
+    wobble = itertools.cycle([1.0, 3.0, 0.4])
+
+    def emulated(cell: LineCell) -> Mapping[str, Any]:
+        return result(100.0 if cell is steady else 100.0 * next(wobble) if cell is noisy else 200.0)
+
+    slight = itertools.count()
+
+    def real(cell: LineCell) -> Mapping[str, Any]:
+        return result(100.0 + next(slight) % 2 * 0.1)
+
+    runs = passes(real, emulated, only=(steady, noisy, apart), most=6)
+    assert [each.verdict for each in runs[-1]] == [Verdict.WITHIN, Verdict.UNDECIDED, Verdict.OUTSIDE]
+    assert [len(each.real["p50"]) for each in runs[-1]] == [3, 6, 3]
+    assert counts(runs[-1])["cells"] == {"within": 1, "outside": 1, "undecided": 1}
+    figure = runs[-1][2].as_dict()["figures"]["p50"]
+    assert figure["verdict"] == "outside"
+    assert figure["error"] == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_run_that_failed_counts_as_nothing() -> None:
+    runs = passes(lambda cell: {"error": "no line"}, lambda cell: result(1.0), only=CELLS[:1])
+    (measured,) = runs[-1]
+    assert (measured.verdict, measured.errors) == (Verdict.UNDECIDED, ["no line"] * 3)
+    assert measured.as_dict()["figures"]["p50"]["real"] is None
+
+
+def test_the_sides_take_turns() -> None:
+    log: list[str] = []
+
+    def side(name: str) -> Callable[[LineCell], Mapping[str, Any]]:
+        def run(cell: LineCell) -> Mapping[str, Any]:
+            log.append(name)
+            return result(1.0)
+
+        return run
+
+    passes(side("real"), side("emulated"), only=CELLS[:2], repeats=2, most=2)
+    assert log == ["real", "emulated"] * 2 + ["emulated", "real"] * 2
+
+
+def test_without_the_right_to_make_hosts_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("netstack_bench.lines.command.why_not", lambda: "network namespaces need root")
+    assert main(["lines"]) == 2
+    assert "a real line cannot be made here: network namespaces need root" in capsys.readouterr().err
