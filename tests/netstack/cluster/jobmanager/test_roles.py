@@ -12,7 +12,9 @@ import pytest
 from scripted_taskmanager import client, document, jobmanager
 from served_pages import ask, pipeline
 
-from netstack.base.errors import AuthenticationFailed, ConfigError, RequestRefused
+from netstack.base.errors import AuthenticationFailed, ConfigError, ConnectionLost, RemoteProtocolError, RequestRefused
+from netstack.base.tls import certificates
+from netstack.base.tls.tls_files import FOLDER_VARIABLE
 from netstack.cluster.control.link import CLIENT, TASKMANAGER, ControlLink, dial
 from netstack.cluster.control.messages import Refused
 from netstack.cluster.jobmanager.client import open_job_client, owner_key
@@ -50,6 +52,31 @@ async def test_who_proves_the_clients_secret_is_a_client() -> None:
         link.close()
         with pytest.raises(AuthenticationFailed):
             await greet(manager.address, CLIENT, Secret.generate())
+
+
+async def test_a_certificate_of_a_taskmanager_gives_no_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates of one authority are alike: whose secret was proven decides, whoever shows which of them."""
+    certificates.make_authority(tmp_path / "authority", name="test", days=2)
+    certificates.make_authority(tmp_path / "other", name="other", days=2)
+    certificates.make_host(tmp_path / "host", tmp_path / "authority", ["127.0.0.1"], days=1)
+    certificates.make_host(tmp_path / "stranger", tmp_path / "other", ["127.0.0.1"], days=1)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "host"))
+    async with jobmanager(**SECRETS | {"listen": "tls+tcp://127.0.0.1:0"}) as manager:
+        with pytest.raises(RemoteProtocolError, match="requires a shared secret"):
+            await dial(manager.address, role=TASKMANAGER, name="x", facts={"slots": 1, "data": "tls+tcp://127.0.0.1:1"})
+        for role in (TASKMANAGER, "jobmanager"):
+            link = await greet(manager.address, role, CLIENTS)
+            refusal = await link.receive()
+            assert isinstance(refusal, Refused)
+            assert "has proven the clients' secret" in refusal.text
+            link.close()
+        assert not [*manager.taskmanagers.all()]
+        async with open_job_client(manager.address, secret=CLIENTS) as user:
+            mine = await user.submit(pipeline())
+        with pytest.raises((AuthenticationFailed, ConnectionLost)):
+            await greet(f"{manager.address}?folder={tmp_path / 'stranger'}", CLIENT, CLUSTER)
+        async with open_job_client(manager.address, secret=CLIENTS) as user:
+            assert (await user.job(mine))["name"] == "pipeline"
 
 
 @pytest.fixture
