@@ -134,7 +134,7 @@ class RemoteInputChannel:
     @property
     def is_answered(self) -> bool:
         """Whether the producer has sent anything but errors."""
-        return bool(self._expected_sequence or self.backlog_announcements)
+        return bool(self._expected_sequence or self._buffers or self.backlog_announcements)
 
     @property
     def has_priority(self) -> bool:
