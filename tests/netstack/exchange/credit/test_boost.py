@@ -114,7 +114,8 @@ def test_who_waits_for_a_long_line_keeps_its_window() -> None:
         stage.write(16)
         stage.link.run()  # what credit allows; the rest is its backlog
         stage.link.advance_time(CHECK_S)
-        assert stage.channel().statistics().sender_expected == EXPECTED_BUFFERS
+        (channel,) = stage.link.sender._channels.values()
+        assert channel.credit.expected == EXPECTED_BUFFERS
         stage.drain_all()
     stage.fall_silent()
     stage.assert_silent()
