@@ -309,11 +309,14 @@ def test_the_address_says_how_long_and_slow_the_link_is(tmp_path: Path) -> None:
 
     assert address() == "tcp://127.0.0.1:0"
     assert address(round_trip_s=0.01, link_bytes_per_s=100 << 20) == (
-        "impaired+tcp://127.0.0.1:0?delay=5ms&rate=100MiB"
-    )
+        "impaired+tcp://127.0.0.1:0?delay=5ms&rate=98721589B&queue=49152B"
+    )  # 1,448 of 1,538 bytes of a frame are the stream's
     assert address(round_trip_s=0.001) == "impaired+tcp://127.0.0.1:0?delay=500us"
     assert address(transport="shm") == f"shm://bench-{os.getpid()}-s"
-    assert address(link_bytes_per_s=1500, transport="unix") == f"impaired+unix://{tmp_path}/s?delay=0&rate=1500B"
+    assert (
+        address(link_bytes_per_s=1500, transport="unix")
+        == f"impaired+unix://{tmp_path}/s?delay=0&rate=1412B&queue=49152B"
+    )
 
 
 def test_the_settings_reach_the_configuration() -> None:
