@@ -63,7 +63,10 @@ def tests_of(changed: list[Path]) -> list[Path]:
     """The test files that a change touches, the nearest first."""
     graph = grimp.build_graph(*(package.name for package in PACKAGES))
     away = distances(graph, filter(None, map(module_of, changed)))
-    helpers = {each.stem: each for each in (ROOT / "tests").rglob("*.py") if not each.name.startswith("test_")}
+    others = [each for each in (ROOT / "tests").rglob("*.py") if not each.name.startswith("test_")]
+    helpers = {each.stem: each for each in others}
+    for folder in (ROOT / "tests/support").iterdir():
+        helpers |= {f"{folder.name}.{each.stem}": each for each in folder.glob("*.py")}
     found: dict[Path, int] = {}
     for test in sorted((ROOT / "tests").rglob("test_*.py")):
         if test.relative_to(ROOT) in changed:

@@ -9,8 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from checkpoint_results import CONTRACT, SPEC, points, result, seen, stretches
-from pages import assert_whole
+from bench.checkpoint_results import CONTRACT, SPEC, points, result, seen, stretches
+from bench.pages import assert_whole
 from rich.console import Console
 
 from netstack.base.errors import ConfigError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_results import CONTRACT, SPEC, Result, result
+from bench.checkpoint_results import CONTRACT, SPEC, Result, result
 
 from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 from netstack_bench.checkpoints import command, measure

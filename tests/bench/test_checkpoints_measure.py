@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from checkpoint_results import SPEC
+from bench.checkpoint_results import SPEC
 from trio.testing import MockClock
 
 from netstack.cluster.jobmanager.job_master.checkpoints import CheckpointReport

@@ -9,8 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from isolate_results import SPEC, Mode, mode, summaries
-from pages import assert_whole
+from bench.isolate_results import SPEC, Mode, mode, summaries
+from bench.pages import assert_whole
 from rich.console import Console
 
 from netstack.base.errors import ConfigError

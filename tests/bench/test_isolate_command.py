@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from isolate_results import Mode, mode
+from bench.isolate_results import Mode, mode
 
 from netstack_bench.cli import main
 from netstack_bench.isolate import command

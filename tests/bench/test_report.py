@@ -6,8 +6,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from bench.pages import assert_whole
 from drawings import by_class, drawings
-from pages import assert_whole
 
 from netstack_bench.charts.look import LOOKS, distinct, numbered
 from netstack_bench.charts.plane import Plane, by_category, draw_plane

@@ -12,8 +12,8 @@ from typing import Any
 
 import trio
 from hypothesis import given, settings, strategies as st
-from task_functions import Collect
-from tasks import running
+from task.task_functions import Collect
+from task.tasks import running
 from trio_runs import run_virtual
 
 from netstack.cluster.task.context import OperatorContext

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from barrier_world import MS, TIMEOUT_MS, Polled, Script, World, scripts_of, verdict
 from hypothesis import event, given, strategies as st
+from laws.barrier_world import MS, TIMEOUT_MS, Polled, Script, World, scripts_of, verdict
 
 from netstack.base.events import (
     Alignment,

@@ -17,6 +17,7 @@ SEEDS = 12
 def history(*, is_pure: bool, first: int, count: int) -> list[str]:
     here = Path(__file__).parent
     environment = os.environ | {build.PURE: "1" if is_pure else "0", "PYTHONHASHSEED": "0"}
+    environment["PYTHONPATH"] = str(here.parent / "support")
     done = subprocess.run(
         [sys.executable, str(here / "build_witness.py"), str(first), str(count)],
         capture_output=True,

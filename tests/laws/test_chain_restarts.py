@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import trio
 from hypothesis import given, settings, strategies as st
-from task_functions import Collect, Seen, SlowNumbers, double, key_of, last_channel, twice
-from tasks import run_to_its_end, running
+from task.task_functions import Collect, Seen, SlowNumbers, double, key_of, last_channel, twice
+from task.tasks import run_to_its_end, running
 from trio_runs import run_virtual
 
 from netstack.schedule import StreamEnvironment, StreamSettings

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 
 from hypothesis import example, given, settings, strategies as st
-from test_kept_partitions import NOISE, World
+from laws.kept_world import NOISE, World
 
 from netstack.base.ids import ResultPartitionType
 from netstack.exchange.buffer.stored import Packaging

@@ -6,8 +6,8 @@ import contextlib
 import functools
 import struct
 
-from flink_vectors import CASES, channel_ids, frames_in, load
 from hypothesis import example, given, strategies as st
+from laws.flink_vectors import CASES, channel_ids, frames_in, load
 
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError

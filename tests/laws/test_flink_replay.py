@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from flink_peers import (
+from laws.flink_peers import (
     ACK,
     BUFFER,
     CANCEL,
@@ -27,7 +27,7 @@ from flink_peers import (
     RecordedProducer,
     parts_of,
 )
-from flink_vectors import CASES, Vector, channel_ids, frames_in, load, partition_requests
+from laws.flink_vectors import CASES, Vector, channel_ids, frames_in, load, partition_requests
 from trio.testing import MockClock
 
 from netstack.base.config import NetworkConfig

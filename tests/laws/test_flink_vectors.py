@@ -8,9 +8,9 @@ import zlib
 from typing import Any
 
 import pytest
-from flink_frames import composite
-from flink_vectors import CASES, WRONG_ON_PURPOSE, Vector, channel_ids, frames_in, load, partition_requests
 from hypothesis import given, strategies as st
+from laws.flink_frames import composite
+from laws.flink_vectors import CASES, WRONG_ON_PURPOSE, Vector, channel_ids, frames_in, load, partition_requests
 from segments import allocate_segments
 
 from netstack.base.errors import ErrorCode, RemoteProtocolError

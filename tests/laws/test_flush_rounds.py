@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from exchange.writer_stage import Refused, Stage
 from hypothesis import event, given, settings, strategies as st
-from writer_stage import Refused, Stage
 
 from netstack.base.events import DataType, UserEvent
 from netstack.exchange.outbound.selector import RebalanceSelector

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 import trio.testing
-from played_taskmanagers import Cluster, Weather, World
+from laws.played_taskmanagers import Cluster, Weather, World
 from trio_runs import run_virtual
 
 from netstack.schedule.graph.job_file import write_job

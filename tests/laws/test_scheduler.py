@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from random_jobs import random_job, random_weather, wide_job
-from simulated_cluster import Cluster, Weather, assert_ended
+from laws.random_jobs import random_job, random_weather, wide_job
+from laws.simulated_cluster import Cluster, Weather, assert_ended
 
 from netstack.base.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore, OffloadRule

@@ -16,7 +16,7 @@ import random
 from typing import TypeVar
 
 import pytest
-from soak_link import Consumer, Producer, Region
+from laws.soak_link import Consumer, Producer, Region
 
 from netstack.base.errors import ConnectionLost, ProducerFailed
 from netstack.base.events import CheckpointBarrier, DataType, UserEvent

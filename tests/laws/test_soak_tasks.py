@@ -20,7 +20,7 @@ import pytest
 import trio
 import trio.testing
 from hypothesis.internal.entropy import deterministic_PRNG
-from soak_tasks import Consumer, Producer, Region
+from laws.soak_tasks import Consumer, Producer, Region
 from trio_runs import run_virtual
 
 from netstack.base.config import NetworkConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from exchange.writer_stage import Refused, Stage
 from hypothesis import given, settings, strategies as st
-from writer_stage import Refused, Stage
 
 from netstack.base.events import UserEvent
 from netstack.exchange.outbound.selector import CustomSelector, RebalanceSelector

@@ -43,7 +43,7 @@ ALLOWED: Final = {
     "system/test_floods.py:Victim": "of long tests",
     "system/test_floods.py:victim": "of long tests",
     "system/test_job_hosts.py:unplug": "of long tests",
-    "transports/shm_process.py:_pause": "a program that comes and goes at random times",
+    "support/transports/shm_process.py:_pause": "a program that comes and goes at random times",
 }
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-from scripted_taskmanager import client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import client, document, jobmanager, taskmanager
 
 from netstack.cluster.jobmanager.service import JobManager
 from netstack.cluster.web.serve import open_web

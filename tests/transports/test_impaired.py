@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from impaired_line import KIB, MIB, connected, dial, laboratory, listen, now, receive, take, url
+from transports.impaired_line import KIB, MIB, connected, dial, laboratory, listen, now, receive, take, url
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, ConnectionLost, LocalProtocolError

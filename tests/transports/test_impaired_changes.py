@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from impaired_line import KIB, connected, dial, laboratory, listen, now, receive, take, url
+from transports.impaired_line import KIB, connected, dial, laboratory, listen, now, receive, take, url
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, ConnectionLost

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import shm_process
 import trio
 import trio.testing
 
@@ -27,6 +26,7 @@ from netstack.testing.stream_pairs import clog, connected, is_at_end, pattern_of
 from netstack_transports.shm import MAX_NAME_BYTES, PREFIX, ShmTransport, unsupported
 from netstack_transports.shm.ring import READ, WRITTEN
 from netstack_transports.shm.stream import CAPACITIES, GREETING, MEMORY_BYTES, hand_over
+from transports import shm_process
 
 pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported() or "supported")
 SHM = ShmTransport()
@@ -43,7 +43,7 @@ def new_url() -> str:
 def process(
     url: str, *role: str, command: tuple[str, ...] = (shm_process.__file__,)
 ) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"}
     words = [sys.executable, *command, url, *role]
     with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as child:
         try:
@@ -451,7 +451,8 @@ async def test_a_process_of_another_user_is_refused_by_either_side(monkeypatch: 
 
 
 AS_NOBODY = """
-import os, sys, trio, shm_process, netstack_transports.shm
+import os, sys, trio, netstack_transports.shm
+from transports import shm_process
 os.setuid(65534)
 try:
     trio.run(shm_process.main, *sys.argv[1:])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from tasks import run_to_its_end, running
+from task.tasks import run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.cluster.task.context import OperatorContext

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import network_environments
 import pytest
+from network import network_environments
 
 from netstack import NetworkConfig, NetworkEnvironment, open_network
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, read_all, settle, url
+from network.network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, read_all, settle, url
 from trio.testing import MockClock
 
 from netstack.base.config import NetworkConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from network_environments import CONFIG, settle, url
+from network.network_environments import CONFIG, settle, url
 from trio.testing import MockClock
 
 from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, open_network

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, settle, url
+from network.network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, settle, url
 from trio.testing import MockClock
 
 from netstack.base.errors import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from network_environments import channels, settle
+from network.network_environments import channels, settle
 from trio.testing import MockClock
 
 from netstack.base.errors import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from network_environments import CONFIG, assert_nothing_left, channels, read_all, settle, url
+from network.network_environments import CONFIG, assert_nothing_left, channels, read_all, settle, url
 from trio.testing import MockClock
 
 from netstack.base.config import NetworkConfig

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 from cutting import cut_lines
-from network_environments import assert_nothing_left, settle, url
+from network.network_environments import assert_nothing_left, settle, url
 from trio.testing import MockClock
 
 from netstack.base.config import KIB, NetworkConfig

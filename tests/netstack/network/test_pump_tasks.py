@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import trio
 import trio.testing
-from pump_stage import CODEC, HELLO, Stage
+from network.pump_stage import CODEC, HELLO, Stage
 from trio.testing import MockClock
 
 from netstack.base.errors import ConnectionLost

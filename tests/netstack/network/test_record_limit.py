@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import trio
-from network_environments import CONFIG, channels, read_all, url
+from network.network_environments import CONFIG, channels, read_all, url
 from trio.testing import MockClock
 
 from netstack import NetworkEnvironment, RecordError, RecordReader, RecordWriter, open_network

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from played import ALL_TO_ALL, BLOCKING, POINTWISE, Play, canceled, deployed, end, released, timer
+from schedule.played import ALL_TO_ALL, BLOCKING, POINTWISE, Play, canceled, deployed, end, released, timer
 
 from netstack.schedule.execution import ExecutionInput, JobState
 from netstack.schedule.failover.restart import FixedDelay

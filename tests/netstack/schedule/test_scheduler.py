@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from played import (
+from schedule.played import (
     ALL_TO_ALL,
     BLOCKING,
     PIPELINED,

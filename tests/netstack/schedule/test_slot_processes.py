@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from played import BLOCKING, PIPELINED, POINTWISE, Play, canceled, deployed, timer, two_vertices
+from schedule.played import BLOCKING, PIPELINED, POINTWISE, Play, canceled, deployed, timer, two_vertices
 
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from group_views import consumer_vertex_group
 from job_shapes import job_graph, job_of
-from played import Play, canceled, deployed, timer
+from schedule.played import Play, canceled, deployed, timer
 
 from netstack.cluster.jobmanager.job_master.inbox import Inbox
 from netstack.schedule.adaptive.cut import PlainRow, cut_by_size

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import trio
-from scripted_taskmanager import client, document
+from jobmanager.scripted_taskmanager import client, document
 from served_pages import ask, pipeline, running
 
 from netstack.cluster.control.link import CLIENT, dial

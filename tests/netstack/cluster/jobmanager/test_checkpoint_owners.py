@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from scripted_taskmanager import client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
 from netstack.schedule.checkpoint.instructions import CheckpointSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from played_jobmanager import answering, client_of, goes
+from jobmanager.played_jobmanager import answering, client_of, goes
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused

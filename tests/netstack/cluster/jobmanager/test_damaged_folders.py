@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from scripted_taskmanager import client, document, jobmanager
+from jobmanager.scripted_taskmanager import client, document, jobmanager
 from served_pages import pipeline
 from trio.testing import MockClock
 

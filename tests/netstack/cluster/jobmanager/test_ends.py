@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from scripted_taskmanager import Client, client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import Client, client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
 from netstack.base.errors import CheckpointStorageError

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.lowlevel
 from hypothesis import given, strategies as st
-from scripted_taskmanager import client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
 from netstack.cluster.control.codec import Message

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from scripted_taskmanager import client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import client, document, jobmanager, taskmanager
 
 from netstack.base.errors import ConfigError
 from netstack.cluster.control.blob_answers import MAX_FETCHES

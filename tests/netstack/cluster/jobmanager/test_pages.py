@@ -13,7 +13,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 from hypothesis import given, strategies as st
-from scripted_taskmanager import ScriptedTaskManager, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import ScriptedTaskManager, jobmanager, taskmanager
 from served_pages import ask, pipeline
 
 from netstack.base.errors import ConfigError, RequestRefused

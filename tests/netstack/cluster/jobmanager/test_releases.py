@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from scripted_taskmanager import client, jobmanager
+from jobmanager.scripted_taskmanager import client, jobmanager
 from trio.testing import MockClock
 
 from netstack.cluster.control import link as link_module

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_taskmanager import client, document, jobmanager
+from jobmanager.scripted_taskmanager import client, document, jobmanager
 from served_pages import ask, pipeline
 
 from netstack.base.errors import AuthenticationFailed, ConfigError, ConnectionLost, RemoteProtocolError, RequestRefused

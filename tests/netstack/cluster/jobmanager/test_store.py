@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from scripted_taskmanager import at_once
+from jobmanager.scripted_taskmanager import at_once
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError

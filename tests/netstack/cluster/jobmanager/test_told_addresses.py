@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_taskmanager import jobmanager
+from jobmanager.scripted_taskmanager import jobmanager
 
 from netstack.base.errors import ConfigError, ConnectionLost, RequestRefused
 from netstack.base.tls import certificates

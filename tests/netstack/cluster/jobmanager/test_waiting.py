@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from played_jobmanager import JobManager, an_address, answering, goes, play
+from jobmanager.played_jobmanager import JobManager, an_address, answering, goes, play
 from trio.testing import MockClock
 
 from netstack.base.errors import ConnectionLost, JobFailed, RequestRefused

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import task_functions
 import trio
-from task_functions import Closes, Collect, SlowNumbers, double, key_of
-from tasks import running
+from task import task_functions
+from task.task_functions import Closes, Collect, SlowNumbers, double, key_of
+from task.tasks import running
 from trio.testing import MockClock
 
 from netstack.schedule import StreamEnvironment, StreamSettings

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from task_functions import (
+from task.task_functions import (
     Arrays,
     Collect,
     CollectAsync,
@@ -44,7 +44,7 @@ from task_functions import (
     yields,
     yields_later,
 )
-from tasks import SMALL, Run, run_to_its_end, running
+from task.tasks import SMALL, Run, run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, OperatorFailed, RecordError
@@ -303,7 +303,7 @@ async def test_keyed_state_counts_every_key_once(autojump_clock: MockClock) -> N
 async def test_keyed_arrays_are_counted_by_key(autojump_clock: MockClock, key: str | None, divisor: int) -> None:
     job = environment(parallelism=3)
     source = job.source(Arrays, parameters={"count": 600}).set_parallelism(1).with_format("int64")
-    keyed = source.key_by(None if key is None else f"task_functions:{key}")
+    keyed = source.key_by(None if key is None else f"task.task_functions:{key}")
     keyed.sink(CountArrays, name="count", divisor=divisor)
     run = await run_to_its_end(job)
     assert dict(flat(run.result("count"))) == Counter(number % divisor for number in range(600))
@@ -317,7 +317,7 @@ async def test_sources_that_are_inputs_of_a_chain(autojump_clock: MockClock, ope
     node = StreamNode(
         name="join",
         kind=OperatorKind.CONNECT,
-        function=f"task_functions:{operator}",
+        function=f"task.task_functions:{operator}",
         strategy=ChainingStrategy.HEAD_WITH_SOURCES,
     )
     job.add(node, first, second).sink(Collect, name="sink")
@@ -344,9 +344,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("function", "parameters", "says"),
         [
-            ("task_functions:plus", {"addition": 1}, "operator 'map': plus cannot be called with the parameters"),
-            ("task_functions:nobody", {}, "'task_functions:nobody' cannot be imported"),
-            ("task_functions:Count", {}, "Count has no method map or __call__"),
+            ("task.task_functions:plus", {"addition": 1}, "operator 'map': plus cannot be called with the parameters"),
+            ("task.task_functions:nobody", {}, "'task.task_functions:nobody' cannot be imported"),
+            ("task.task_functions:Count", {}, "Count has no method map or __call__"),
         ],
     )
     async def test_an_operator_that_cannot_be_made(
@@ -359,7 +359,7 @@ class TestRefusals:
 
     async def test_one_of_two_methods_is_not_enough(self, autojump_clock: MockClock) -> None:
         job = environment()
-        job.source(numbers).connect(job.source(numbers), "task_functions:JoinsOne").sink(Collect)
+        job.source(numbers).connect(job.source(numbers), "task.task_functions:JoinsOne").sink(Collect)
         with pytest.raises(ConfigError, match="no method process_batch or process or both process1 and process2"):
             await run_to_its_end(job)
 
@@ -371,7 +371,7 @@ class TestRefusals:
 
     async def test_keyed_state_of_somebody_else_s_keys(self, autojump_clock: MockClock) -> None:
         job = environment(parallelism=3)
-        job.source(numbers_of_subtask).key_by("task_functions:modulo").process(CountAtEnd, name="count")
+        job.source(numbers_of_subtask).key_by("task.task_functions:modulo").process(CountAtEnd, name="count")
         await run_to_its_end(job)  # the same keys, by another function
         job = environment(parallelism=3)
         job.source(numbers_of_subtask).key_by("builtins:int").process(CountAtEnd, name="count")
@@ -403,7 +403,7 @@ class TestRefusals:
     ) -> None:
         job = environment(is_chained=is_chained)
         stream = job.source(numbers).map(double).flat_map(twice)
-        function = "task_functions:fail_with_output" if kind == "process" else "task_functions:fail"
+        function = "task.task_functions:fail_with_output" if kind == "process" else "task.task_functions:fail"
         getattr(stream, kind)(function, name="bad")
         with pytest.raises(OperatorFailed, match="operator 'bad': ZeroDivisionError: ") as caught:
             await run_to_its_end(job)
@@ -415,18 +415,18 @@ class TestRefusals:
         self, autojump_clock: MockClock, where: str, exits: bool
     ) -> None:
         job = environment()
-        job.source("task_functions:Fails", name="bad", parameters={"where": where, "exits": exits})
+        job.source("task.task_functions:Fails", name="bad", parameters={"where": where, "exits": exits})
         kind = "SystemExit" if exits else "RuntimeError"
         with pytest.raises(OperatorFailed, match=f"operator 'bad': {kind}: in {where}"):
             await run_to_its_end(job)
 
     async def test_of_two_sources_of_one_class_the_one_that_raises_is_named(self, autojump_clock: MockClock) -> None:
         job = environment()
-        first, second = (job.source("task_functions:Fails", name=name, where=name) for name in ("none", "read"))
+        first, second = (job.source("task.task_functions:Fails", name=name, where=name) for name in ("none", "read"))
         node = StreamNode(
             name="join",
             kind=OperatorKind.CONNECT,
-            function="task_functions:Join",
+            function="task.task_functions:Join",
             strategy=ChainingStrategy.HEAD_WITH_SOURCES,
         )
         job.add(node, first, second).sink(Collect)
@@ -444,7 +444,7 @@ class TestRefusals:
 
     async def test_a_function_that_runs_out_of_something_ends_no_stream(self, autojump_clock: MockClock) -> None:
         job = environment()
-        job.source(Arrays).map("task_functions:stop_in_the_middle", name="bad").sink(Collect)
+        job.source(Arrays).map("task.task_functions:stop_in_the_middle", name="bad").sink(Collect)
         with pytest.raises(OperatorFailed, match="operator 'bad': StopIteration"):
             await run_to_its_end(job)
 
@@ -457,7 +457,7 @@ class TestRefusals:
 
 async def test_a_cancelled_task_gives_everything_back(autojump_clock: MockClock) -> None:
     job = environment(is_chained=False, parallelism=2)
-    job.source("task_functions:SlowNumbers").rebalance().map(double).rebalance().sink(Collect)
+    job.source("task.task_functions:SlowNumbers").rebalance().map(double).rebalance().sink(Collect)
     async with running(job) as run:
         assert isinstance(run, Run)
 
@@ -466,7 +466,7 @@ async def test_a_cancelled_task_gives_everything_back(autojump_clock: MockClock)
 async def test_the_next_stage_comes_with_the_first_output(autojump_clock: MockClock, source: str) -> None:
     settings = StreamSettings(scheduling="next_stage_on_first_output")
     job = StreamEnvironment("job", settings=settings)
-    made = job.source(f"task_functions:{source}", parameters={"count": 5000}).with_format("int64")
+    made = job.source(f"task.task_functions:{source}", parameters={"count": 5000}).with_format("int64")
     made.rebalance().map(double).with_format("int64").rebalance().sink(Collect, name="sink")
     async with running(job) as run:
         assert run.deployed_at_first == 1

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import task_functions
-import tasks
 import trio
-from task_functions import (
+from task import task_functions, tasks
+from task.task_functions import (
     Collect,
     CountAtEnd,
     InterruptedReads,
@@ -27,7 +26,7 @@ from task_functions import (
     key_of,
     numbers_of_subtask,
 )
-from tasks import Run, run_to_its_end, running
+from task.tasks import Run, run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import (
@@ -188,8 +187,8 @@ async def test_a_task_that_has_ended_leaves_its_last_state(
         job = environment(folder, unaligned=unaligned)
         short = job.source(SlowNumbers, name="short", parameters={"count": 5})
         long = job.source(SlowNumbers, name="long", parameters={"count": COUNT})
-        short.key_by(key_of).connect(long.key_by(key_of), Join).key_by("task_functions:pair_key").process(
-            "task_functions:CountPairs", name="count"
+        short.key_by(key_of).connect(long.key_by(key_of), Join).key_by("task.task_functions:pair_key").process(
+            "task.task_functions:CountPairs", name="count"
         )
         return job
 
@@ -234,7 +233,7 @@ async def test_state_that_cannot_be_stored_fails_the_task_with_its_path(
 
 async def test_operators_hear_that_a_checkpoint_is_complete(autojump_clock: MockClock, tmp_path: Path) -> None:
     job = environment(tmp_path, parallelism=1)
-    job.source(SlowNumbers).sink("task_functions:Committed", name="sink")
+    job.source(SlowNumbers).sink("task.task_functions:Committed", name="sink")
     async with running(job) as run:
         for checkpoint_id in (1, 2):
             await trio.sleep(0.01)
@@ -249,7 +248,7 @@ async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(
     def slow(*, is_chained: bool) -> StreamEnvironment:
         job = environment(tmp_path, parallelism=1, is_chained=is_chained, unaligned=True)
         source = job.source(SlowNumbers, name="source", parameters={"pause_s": 0.0001, "at_once": 100})
-        source.process("task_functions:Slow", name="slow")
+        source.process("task.task_functions:Slow", name="slow")
         return job
 
     async with running(slow(is_chained=False)) as run:
@@ -271,7 +270,7 @@ async def test_a_function_source_keeps_its_place_and_its_parallelism(autojump_cl
     def job_of(parallelism: int) -> StreamEnvironment:
         job = environment(tmp_path, parallelism=parallelism)
         source = job.source(numbers_of_subtask, name="source", parameters={"count": 300}).filter(is_even)
-        source.process("task_functions:Slow", name="slow").sink(Collect, name="sink")
+        source.process("task.task_functions:Slow", name="slow").sink(Collect, name="sink")
         return job
 
     async with running(job_of(1)) as run:
@@ -296,7 +295,7 @@ async def test_new_subtasks_of_an_operator_with_state_are_told_that_there_is_not
 def told_states(folder: Path, parallelism: int) -> StreamEnvironment:
     job = environment(folder, parallelism=1)
     stream = job.source(SlowNumbers, name="source", parameters={"count": COUNT})
-    stream.rebalance().sink("task_functions:TellsStates", name="count").set_parallelism(parallelism)
+    stream.rebalance().sink("task.task_functions:TellsStates", name="count").set_parallelism(parallelism)
     return job
 
 
@@ -378,7 +377,7 @@ async def test_records_in_flight_follow_the_uids_of_their_edge(autojump_clock: M
         job = environment(tmp_path, parallelism=1, is_chained=False, unaligned=True)
         numbers = job.source(SlowNumbers, name=source, parameters={"count": COUNT, "pause_s": 0.0001, "at_once": 10})
         numbers = numbers.uid("numbers").set_parallelism(2)
-        numbers.process("task_functions:Slow", name=name).uid("slow").sink(Collect, name="sink")
+        numbers.process("task.task_functions:Slow", name=name).uid("slow").sink(Collect, name="sink")
         return job
 
     async with running(slow("source", "count")) as run:

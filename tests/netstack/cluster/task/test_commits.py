@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import trio
-from task_functions import LEDGER, Collect, EmitsInCommit, SlowNumbers, SumsUp, ToldSource, TwoPhase
-from tasks import run_to_its_end, running
+from task.task_functions import LEDGER, Collect, EmitsInCommit, SlowNumbers, SumsUp, ToldSource, TwoPhase
+from task.tasks import run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import CheckpointError, ConfigError

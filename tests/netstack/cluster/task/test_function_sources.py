@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from task_functions import CLOCK, Collect, Indexed, as_array, indexed, numbers, ticking
-from tasks import run_to_its_end, running
+from task.task_functions import CLOCK, Collect, Indexed, as_array, indexed, numbers, ticking
+from task.tasks import run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, StateMismatch

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 from hypothesis import given, strategies as st
-from tasks import SMALL, Run, running
+from task.tasks import SMALL, Run, running
 from trio.testing import MockClock
 
 from netstack.base.config import DEFAULT_LATENCY_INTERVAL_S, NetworkConfig

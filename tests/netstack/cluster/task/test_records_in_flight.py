@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import trio
-from task_functions import SlowNumbers
-from tasks import SMALL, run_to_its_end, running
+from task.task_functions import SlowNumbers
+from task.tasks import SMALL, run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.config import NetworkConfig

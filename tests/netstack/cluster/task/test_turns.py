@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 import pytest
-import task_functions
 import trio
-from task_functions import Bursts, BusySink, Collect, Everything, Polled, SlowNumbers, SlowSink, numbers
-from tasks import running
+from task import task_functions
+from task.task_functions import Bursts, BusySink, Collect, Everything, Polled, SlowNumbers, SlowSink, numbers
+from task.tasks import running
 from trio.testing import MockClock
 
 from netstack.cluster.task.chain_loop import EMPTY_READ_S, TURN_S
@@ -104,7 +104,7 @@ async def test_a_source_without_records_leaves_turns_to_other_inputs(
     join = StreamNode(
         name="join",
         kind=OperatorKind.CONNECT,
-        function="task_functions:Join",
+        function="task.task_functions:Join",
         strategy=ChainingStrategy.HEAD_WITH_SOURCES,
     )
     job.add(join, polled, other).sink(Collect, name="sink")

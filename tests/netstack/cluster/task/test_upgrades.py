@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import trio
-from task_functions import Collect, Count, CountAtEnd, SlowNumbers, double, key_of
-from tasks import Run, run_to_its_end, running
+from task.task_functions import Collect, Count, CountAtEnd, SlowNumbers, double, key_of
+from task.tasks import Run, run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import StateMismatch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from driverworld import JOB, Driver, listening, task
+from taskmanager.driverworld import JOB, Driver, listening, task
 from taskmanagerworld import taskmanager_open
 from trio.testing import MockClock
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 from adopter import Ended, adopt
-from driverworld import task as described
 from hypothesis import given, strategies as st
+from taskmanager.driverworld import task as described
 from taskmanagerworld import EVERYTHING, connections, is_empty, open_job, pair_open, task, taskmanager_open, until
 from trio.testing import MockClock
 from trio_runs import run_virtual

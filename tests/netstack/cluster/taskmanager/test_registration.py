@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from driverworld import JOB, Driver, information_of, listening, produces, reads, task
+from taskmanager.driverworld import JOB, Driver, information_of, listening, produces, reads, task
 from taskmanagerworld import taskmanager_open, tasks_of, until
 from trio.testing import MockClock
 

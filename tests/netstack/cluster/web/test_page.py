@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 from browser import Browser, Page, open_browser
+from jobmanager.scripted_taskmanager import client, document, jobmanager, taskmanager
 from page_jobs import cluster
-from scripted_taskmanager import client, document, jobmanager, taskmanager
 
 from netstack.cli import main
 from netstack.cluster.jobmanager.children import TaskManagerSettings, open_local_taskmanagers

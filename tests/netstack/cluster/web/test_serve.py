@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
+from jobmanager.scripted_taskmanager import jobmanager
 from page_attacks import ATTACKS, attack
-from scripted_taskmanager import jobmanager
 from served_pages import ask, running
 
 from netstack.base import contained

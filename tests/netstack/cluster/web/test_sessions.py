@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
-from scripted_taskmanager import jobmanager
+from jobmanager.scripted_taskmanager import jobmanager
 from served_pages import running
 
 from netstack.base.errors import ConfigError

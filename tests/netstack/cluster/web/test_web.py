@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from scripted_taskmanager import Client, ScriptedTaskManager, client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import Client, ScriptedTaskManager, client, document, jobmanager, taskmanager
 from served_pages import ask, pipeline, running
 
 from netstack.base.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from gate_stage import Stage, turns
+from exchange.gate_stage import Stage, turns
 
 from netstack.base.errors import ConnectionLost, LocalProtocolError
 from netstack.base.events import EndOfData, UserEvent

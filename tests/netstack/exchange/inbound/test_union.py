@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gate_stage import Stage, turns
+from exchange.gate_stage import Stage, turns
 
 from netstack.base.errors import LocalProtocolError
 from netstack.exchange.inbound.union import UnionInputGate

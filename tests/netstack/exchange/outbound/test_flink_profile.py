@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from exchange.writer_stage import Stage
 from trio.testing import MockClock
-from writer_stage import Stage
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, open_network
 from netstack.base.errors import ConfigError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from exchange.writer_stage import Stage
 from hypothesis import given, strategies as st
-from writer_stage import Stage
 
 from netstack.base.events import UserEvent
 from netstack.exchange.outbound.flush_times import EARLY_BURST, EARLY_PER_S, OVERSLEEP_S, TICKS

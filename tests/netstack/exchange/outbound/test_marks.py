@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from exchange.writer_stage import SIZE, Stage
 from hypothesis import given, strategies as st
-from writer_stage import SIZE, Stage
 
 from netstack.base.events import DataType, UserEvent, encode_event
 from netstack.exchange.outbound.selector import CustomSelector, RebalanceSelector

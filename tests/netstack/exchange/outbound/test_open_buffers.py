@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from writer_stage import SIZE, Stage, buffers
+from exchange.writer_stage import SIZE, Stage, buffers
 
 from netstack.exchange.buffer.lent import LentBuffer
 from netstack.exchange.outbound.batches import LEND_BYTES

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from exchange.subpartition_stage import EVENT, UNALIGNED, Stage
 from hypothesis import given, strategies as st
-from subpartition_stage import EVENT, UNALIGNED, Stage
 
 from netstack.base.errors import LocalProtocolError
 from netstack.base.events import (

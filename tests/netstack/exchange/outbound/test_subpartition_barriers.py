@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from subpartition_stage import EVENT, UNALIGNED, Stage
+from exchange.subpartition_stage import EVENT, UNALIGNED, Stage
 
 from netstack.base.events import (
     Alignment,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from subpartition_stage import EVENT, Stage
+from exchange.subpartition_stage import EVENT, Stage
 
 from netstack.base.errors import LocalProtocolError
 from netstack.base.events import (

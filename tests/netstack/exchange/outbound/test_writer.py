@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exchange.writer_stage import SIZE, Refused, Stage
 from record_streams import split_stream
-from writer_stage import SIZE, Refused, Stage
 
 from netstack.base.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
 from netstack.base.events import CheckpointBarrier, DataType, UserEvent

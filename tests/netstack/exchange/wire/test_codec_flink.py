@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterable
 
 import pytest
-from flink_frames import composite, deflate
 from hypothesis import given, strategies as st
+from laws.flink_frames import composite, deflate
 from segments import allocate_segments
 
 from netstack.base.errors import ConfigError, ErrorCode, LocalProtocolError, RemoteProtocolError

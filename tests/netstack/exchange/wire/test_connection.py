@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from flink_frames import composite
 from hypothesis import assume, given, strategies as st
+from laws.flink_frames import composite
 from partition_builders import open_builder
 from segments import allocate_segments
 

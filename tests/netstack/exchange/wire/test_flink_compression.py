@@ -7,8 +7,8 @@ import sys
 
 import lzallright
 import pytest
-from flink_frames import deflate
 from hypothesis import given, strategies as st
+from laws.flink_frames import deflate
 
 from netstack.base.errors import ErrorCode, RemoteProtocolError
 from netstack.exchange.wire.flink_compression import inflate

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.lowlevel
 import trio.testing
-from endpoint_peers import CONFIG, assert_nothing_left, is_closed, peer, settle, url
+from network.endpoint_peers import CONFIG, assert_nothing_left, is_closed, peer, settle, url
 from trio.testing import MockClock
 
 from netstack.base.config import NetworkConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from hypothesis import given, strategies as st
-from pump_stage import Stage
+from network.pump_stage import Stage
 
 from netstack.base.errors import ConnectionLost
 from netstack.exchange.wire.frames import CancelChannel, Frame, Ping

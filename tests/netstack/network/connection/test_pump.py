@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pump_stage import CODEC, HELLO, Stage
+from network.pump_stage import CODEC, HELLO, Stage
 
 from netstack.base.errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
 from netstack.base.events import DataType

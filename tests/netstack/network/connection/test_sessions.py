@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from cutting import CutLines, cut_lines
-from network_environments import assert_nothing_left, settle
+from network.network_environments import assert_nothing_left, settle
 from trio.testing import MockClock
 
 from netstack.base.config import NetworkConfig

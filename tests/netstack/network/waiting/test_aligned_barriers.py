@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 from hypothesis import given, strategies as st
-from network_environments import CONFIG, settle, url
+from network.network_environments import CONFIG, settle, url
 from trio.testing import MockClock
 
 from netstack.base.errors import ChannelFailed, LocalProtocolError

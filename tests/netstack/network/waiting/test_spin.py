@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import trio
 from hypothesis import given, strategies as st
-from pump_stage import Stage
+from network.pump_stage import Stage
 
 from netstack.base.timing.wakeup import Signal
 from netstack.network.connection import readiness

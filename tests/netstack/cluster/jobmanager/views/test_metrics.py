@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from scripted_taskmanager import client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import client, document, jobmanager, taskmanager
 from served_pages import pipeline
 from trio.testing import MockClock
 

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import trio
-from flink_vectors import Vector, frames_in, partition_requests
 
+from laws.flink_vectors import Vector, frames_in, partition_requests
 from netstack.base.errors import ConnectionLost
 from netstack.base.transport import ByteStream
 from netstack.exchange.wire.flink_compression import inflate

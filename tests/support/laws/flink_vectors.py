@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "data" / "flink"
+FOLDER = Path(__file__).parents[2] / "data" / "flink"
 CASES = sorted(path.stem for path in FOLDER.glob("*.json"))
 WRONG_ON_PURPOSE = ("raw-bad-magic", "raw-unknown-kind", "raw-ack-for-nobody", "raw-credit-for-nobody")
 """Exchanges whose requests are no frames, or for nobody: they cannot be written again."""

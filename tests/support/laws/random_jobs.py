@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from simulated_cluster import Weather
-
+from laws.simulated_cluster import Weather
 from netstack.base.ids import ResultPartitionType
 from netstack.schedule.graph.job_graph import (
     UNDECIDED,

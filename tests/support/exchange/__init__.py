@@ -1,0 +1,1 @@
+"""Stages for tests of one part of the exchange."""

@@ -1,0 +1,1 @@
+"""A JobManager played without processes, and TaskManagers that follow a script."""

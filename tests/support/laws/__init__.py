@@ -1,0 +1,1 @@
+"""The worlds in which laws are tested."""

@@ -1,0 +1,1 @@
+"""Networks, peers and pumps for tests."""

@@ -1,0 +1,1 @@
+"""Tasks under test, and the functions that they run."""

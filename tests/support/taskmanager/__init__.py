@@ -1,0 +1,1 @@
+"""A driver that TaskManagers under test serve."""

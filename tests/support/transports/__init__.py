@@ -1,0 +1,1 @@
+"""A line that is impaired, and a process at its other end."""
