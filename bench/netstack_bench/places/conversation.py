@@ -92,7 +92,9 @@ class Conversation(Generic[Task]):
 
     def on_message(self, task: Task, message: Message, now_s: float) -> None:
         """Handles a message of a task."""
-        event, records = message["event"], message.get("records", self.counts.get(task))
+        event, records = message["event"], message.get("records")
+        if not isinstance(records, int):  # none, or a summary that counts the records of each subtask
+            records = self.counts.get(task)
         if event == "ready":
             self.ready.add(task)
         elif event == "stopped":

@@ -38,6 +38,14 @@ def test_the_phases_of_a_run() -> None:
     assert (talk.is_done, talk.records, talk.waited_for()) == (True, 9, [])
 
 
+def test_a_summary_may_count_by_subtask() -> None:
+    talk = conversation()
+    talk.begin(1, 0.0)
+    talk.on_message("sink", {"event": "progress", "records": 5}, 1.0)
+    talk.on_message("sink", {"event": "done", "records": {"B.3": 4, "B.4": 2}}, 2.0)
+    assert talk.records == 5
+
+
 @given(st.lists(st.tuples(st.sampled_from(TASKS), st.integers(0, 3), st.floats(0, 4)), max_size=30))
 def test_only_a_record_that_moves_extends_the_time(script: list[tuple[str, int, float]]) -> None:
     talk = conversation()
