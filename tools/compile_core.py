@@ -79,6 +79,7 @@ MODULES: Final = (
         "exchange.inbound.local_channel",
         "exchange.inbound.parts",
         "exchange.inbound.capture",
+        "exchange.inbound.taking",
     ),
     *(
         "exchange.inbound.gate",

@@ -19,8 +19,11 @@ from ..base.config import NetworkConfig
 from ..base.errors import ConfigError, NetstackError, RecordError
 from ..base.events import DataType, Event
 from ..exchange.buffer.buffer import Buffer
+from ..exchange.inbound.channel import RemoteInputChannel
 from ..exchange.inbound.closing import ClosingContext
 from ..exchange.inbound.gate import SingleInputGate
+from ..exchange.inbound.taking import feed_rows
+from ..exchange.record.deserializer import RecordDeserializer
 from ..exchange.record.fast_path import DecodedRecords, RecordIterator
 from ..exchange.record.formats import RecordFormat, as_format
 from ..exchange.record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
@@ -28,7 +31,7 @@ from ..exchange.record.spill import SpillDirectory
 from ..exchange.record.stream_records import HEAD_BYTES, without_heads
 from .deserializers import for_channels, new_deserializer
 from .handles import InputGate, check_handle
-from .waiting.gate_waiter import GateWaiter
+from .waiting.gate_waiter import Engine, GateWaiter
 from .waiting.parking import Parking
 
 if TYPE_CHECKING:
@@ -60,6 +63,21 @@ class _Reader(ClosingContext):
     """The base of both readers: closes the gate at the end of a `with` block."""
 
     _waiter: GateWaiter
+    _only_channel: RemoteInputChannel | None
+    """The only channel of the gate, if it is remote: it may receive long records in the memory that gathers them."""
+    _room_bytes: int
+
+    def _set_gate(self, gate: Engine, config: NetworkConfig) -> None:
+        channels = gate.channels if isinstance(gate, SingleInputGate) else ()
+        only = channels[0] if len(channels) == 1 else None
+        self._only_channel = only if isinstance(only, RemoteInputChannel) else None
+        self._room_bytes = config.segment_size_bytes
+
+    def _lend(self, deserializer: RowDeserializer | RecordDeserializer) -> None:
+        """Lets the rest of the only channel's partial record be received where it belongs."""
+        room = deserializer.room(self._room_bytes)
+        if room is not None and self._only_channel is not None:
+            self._only_channel.place_next(room)
 
     def close(self) -> None:
         """Closes the gate; its producers learn that no more records are needed. Idempotent."""
@@ -129,6 +147,7 @@ class RecordReader(_Reader, Generic[T]):
         check_handle(gate, InputGate, "open_gate")
         settings = config or gate._engine.config or NetworkConfig()
         self._waiter = GateWaiter(gate._engine, parking, aligns_barriers)
+        self._set_gate(gate._engine, settings)
         made = as_format(format)
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
         self._deserializers = for_channels(gate._engine, lambda: new_deserializer(made, spill, settings))
@@ -198,6 +217,8 @@ class RecordReader(_Reader, Generic[T]):
         while True:
             buffer = waiter.at_hand()  # saves a coroutine for most buffers
             if buffer is None:
+                if self._only_channel is not None:
+                    self._lend(self._deserializers[0])
                 buffer = await waiter.next_buffer()
             elements = self._elements_of(buffer)
             if elements or buffer is None:
@@ -291,6 +312,7 @@ class ArrayReader(_Reader):
         # A gate with few channels may use large blocks; a thousand large blocks would take a gigabyte.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
         config = gate._engine.config or NetworkConfig()
+        self._set_gate(gate._engine, config)
         self._has_heads = config.as_flink
         with_head = width + (HEAD_BYTES if self._has_heads else 0)
         self._rows = for_channels(
@@ -317,6 +339,8 @@ class ArrayReader(_Reader):
                 raise error
             buffer = self._waiter.at_hand()
             if buffer is None:
+                if self._only_channel is not None:
+                    self._lend(self._rows[0])
                 buffer = await self._waiter.next_buffer()
             if buffer is None:
                 self._check_whole()
@@ -327,32 +351,27 @@ class ArrayReader(_Reader):
             self.events += [(self.channel_index, event) for event in events]
         return rows if self._dtype is None else rows.view(self._dtype).reshape(len(rows))
 
-    def _take(self, buffer: Buffer | None) -> None:
+    def _take(self, buffer: Buffer) -> None:
         """Decodes everything that is ready without waiting, so that arrays become larger under load."""
         waiter = self._waiter
-        poll = waiter.poll
         touched: dict[int, None] = {}
-        channel, mark = 0, list[Event]()
+        mark = list[Event]()
+        channel, left = 0, TAKE_BUFFERS
+        following: Buffer | None = buffer
         try:
-            for taken in range(1, TAKE_BUFFERS + 1):
-                if buffer is None:
-                    break
-                channel = buffer.channel_index
-                if buffer.data_type is _DATA:
-                    touched[channel] = None
-                    try:
-                        self._rows[channel].feed(buffer.contiguous())
-                    finally:
-                        buffer.recycle()
-                else:
-                    events = waiter.events_of(buffer)
-                    if events:
-                        if waiter.aligns_barriers:
-                            mark = events
-                        else:
-                            self.events += [(channel, event) for event in events]
-                        break  # the application sees it before the data that follows
-                buffer = None if taken == TAKE_BUFFERS else poll()
+            while following is not None and left:
+                event, left = feed_rows(waiter.poll, self._rows, following, left, touched)
+                following = None
+                if event is not None:
+                    channel = event.channel_index
+                    events = waiter.events_of(event)
+                    if not events:
+                        left -= 1
+                        following = waiter.poll() if left else None
+                    elif waiter.aligns_barriers:
+                        mark = events
+                    else:  # the application sees it before the data that follows
+                        self.events += [(channel, each) for each in events]
         except NetstackError as error:
             self._error = error
         finally:

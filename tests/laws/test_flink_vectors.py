@@ -50,8 +50,10 @@ class Sink:
         self.items.append(("buffer", channel, sequence, backlog, bytes(segment.memory[:length])))
         return segment
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        self.items.append(("buffer", channel, sequence, backlog, payload))
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
+        self.items.append(("buffer", channel, sequence, backlog, bytes(payload)))
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         self.items.append(("event", channel, sequence, backlog, data_type, payload))

@@ -157,8 +157,10 @@ class Recorder:
         self.got.append(Buffer(channel, DataType.DATA, sequence, backlog, checksum, payload))
         return allocate_segments(1, SEGMENT_BYTES)[0]
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        self.got.append(Buffer(channel, DataType.DATA, sequence, backlog, checksum, payload))
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
+        self.got.append(Buffer(channel, DataType.DATA, sequence, backlog, checksum, bytes(payload)))
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         self.got.append(Buffer(channel, data_type, sequence, backlog, 0, payload))

@@ -26,7 +26,6 @@ from netstack.exchange.record.formats import format_named
 from netstack.network.handles import InputGate, ResultPartition
 
 from ..arrivals import warm_ns
-from ..cell_checkpoints import Coordinator, take_between_barriers
 from ..costs import profiled
 from ..endpoints import PARTITION, address_of, config_of, descriptors_of
 from ..generator import Source
@@ -80,6 +79,8 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
                 if spec.checkpoints == "none":
                     await take_all(spec, io.verifier, gate)
                 else:
+                    from ..cell_checkpoints import take_between_barriers  # other runs need no scheduler
+
                     await take_between_barriers(spec, io.verifier.feed, gate, manager, io.scratch)
         facts = _consumer_facts(spec, manager, gate, observation)
         gate.close()
@@ -105,6 +106,8 @@ async def _emit_between_barriers(
     if spec.checkpoints == "none":
         await emit_all(spec, io, writer)
         return {}
+    from ..cell_checkpoints import Coordinator  # other runs need no scheduler
+
     from_ns = warm_ns(io.start_ns, io.start_ns + int((spec.seconds or 0.0) * 1e9), spec.warmup_s)
     coordinator = Coordinator(spec, io.scratch, writer, partition, from_ns)
     async with coordinator.running():

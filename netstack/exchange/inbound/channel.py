@@ -34,6 +34,9 @@ EVENT_OVERHEAD_BYTES: Final = 100
 class ChannelLink(CreditLink, Protocol):
     """The receiver of a connection, as its channels use it: it sends their control frames when the socket has room."""
 
+    def place_next(self, number: int, memory: memoryview) -> None:
+        """Receives the channel's next data in `memory`, if that is possible."""
+
     def send_resume(self, number: int) -> None:
         """Sends a resume for the channel of this number."""
 
@@ -170,8 +173,8 @@ class RemoteInputChannel:
         )
         return free
 
-    def on_small_buffer(self, sequence: int, backlog: int, payload: bytes) -> None:
-        """Queues a data buffer on the heap; it occupies one free segment, which stands for its credit.
+    def on_small_buffer(self, sequence: int, backlog: int, payload: bytes | memoryview) -> None:
+        """Queues a data buffer that is not in a segment; it occupies one free segment, which stands for its credit.
 
         Raises:
             ChannelFailed: wrong sequence number, or no credit.
@@ -298,6 +301,18 @@ class RemoteInputChannel:
             if isinstance(error, ChannelFailed):
                 error.partition = self.partition_id
             self._gate.enqueue(self)
+
+    # From its reader.
+
+    def place_next(self, memory: memoryview) -> None:
+        """Lends memory of the reader for the channel's next data; only while all received data has been read.
+
+        Args:
+            memory: where the next bytes belong. Buffers that are received there are polled like others; their `memory`
+                is then a part of it, so copying them to their place costs nothing.
+        """
+        if self._link is not None and not self.manager.queue and not self.is_released:
+            self._link.place_next(self.number, memory)
 
     # From the gate.
 

@@ -85,6 +85,8 @@ class ChannelReceiver:
         self._send = send
         self._on_empty = on_empty
         self._write_now = write_now
+        self.place: Callable[[int, memoryview], None] | None = None
+        """Receives the next full buffers of a channel in memory of its reader (`FrameAssembler.place`)."""
         self._retries = retries
         self._call_later = call_later
         self._retried: dict[int, int] = {}
@@ -135,8 +137,10 @@ class ChannelReceiver:
             self._reset(entry, error)
             return segment
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """Delivers a data buffer on the heap."""
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
+        """Delivers a data buffer that is not in a segment."""
         entry = self._channels.get(channel)
         if entry is None:
             self._drop(channel)
@@ -274,6 +278,11 @@ class ChannelReceiver:
                 manager.credit.is_scheduled = True
                 self.schedule_announcement(manager)
 
+    def place_next(self, number: int, memory: memoryview) -> None:
+        """Receives the channel's next data in `memory`, if no other channel's data may come between it."""
+        if self.place is not None and len(self._channels) == 1 and number in self._channels:
+            self.place(number, memory)
+
     def send_resume(self, number: int) -> None:
         """Sends a resume for the channel of this number."""
         if number in self._channels:
@@ -295,6 +304,8 @@ class ChannelReceiver:
         """Removes a released channel and cancels it at the producer."""
         self._deferred.pop(channel.manager, None)
         self._retried.pop(channel.number, None)
+        if self.place is not None:
+            self.place(channel.number, memoryview(b""))
         if self._channels.pop(channel.number, None) is not None:
             self._send(CancelChannel(channel.number))
         if not self._channels:

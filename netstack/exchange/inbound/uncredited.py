@@ -71,7 +71,9 @@ class UncreditedReceiver(ChannelReceiver):
         self._staged.add_data(channel, deliver)
         return segment
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
         """Delivers or stages a data buffer on the heap."""
         if self._staged.admits(channel):
             super().on_small_buffer(channel, sequence, 0, payload, checksum)

@@ -186,6 +186,12 @@ class RecordDeserializer:
                 self._failed = True
         return elements
 
+    def room(self, least_bytes: int) -> memoryview | None:
+        """The memory where the next bytes of the partial record belong (`RowDeserializer.room`)."""
+        if self._gathered is None or self._width - self._have < least_bytes:
+            return None
+        return self._gathered[self._have : self._width]
+
     @property
     def pending_bytes(self) -> int:
         """Framed bytes of the partial record; other than 0 at the end of the channel, the stream was truncated."""

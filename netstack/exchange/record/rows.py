@@ -155,6 +155,21 @@ class RowDeserializer:
             self._taken = self._row
         return arrays
 
+    def room(self, least_bytes: int) -> memoryview | None:
+        """The memory where the next bytes of the record or run in progress belong, all that is contiguous.
+
+        Bytes that a buffer already has there are not copied by `feed`. None: less than `least_bytes`, or what comes
+        next is not known.
+        """
+        if self._rest < least_bytes or self._failed:
+            return None
+        if self._block is None:
+            self._new_block()
+        width = self._template.record_bytes
+        start = self._row * width + self._part
+        count = min(self._rest, self._block_rows * width - start)
+        return self._memory[start : start + count] if count >= least_bytes else None
+
     @property
     def pending_bytes(self) -> int:
         """Framed bytes of the partial record; other than 0 at the end of the channel, the stream was truncated."""

@@ -13,6 +13,10 @@ It receives in one of two ways, chosen by the previous frame:
   header, a whole segment, a header, a whole segment, ...: one system call receives many buffers in place. If a header
   is different, the bytes behind it are moved to the slab and parsed there, at the cost of one slower read.
 
+In bulk a reader that gathers a long record or run may lend the memory where its next bytes belong (`place`). Then the
+windows of the next payloads are there: no copy follows, and no segment is touched. Such a buffer is delivered like a
+small one, and also occupies a free segment of the channel. Another frame than a full buffer of this channel ends it.
+
 Ownership: the channel of a payload is known only after its header, so payloads are received in segments of the
 connection, and the sink *swaps*: it keeps the filled segment as the channel's buffer and returns a free one of that
 channel. Credit guarantees that there is one. Bytes for a closed channel are dropped by returning the filled segment
@@ -39,6 +43,7 @@ segments."""
 _BUFFER: Final = FrameKind.BUFFER  # looking up an enum's attribute takes 50 ns
 _CONTROL: Final = FrameKind.CONTROL
 _DATA: Final = int(DataType.DATA)
+_NOWHERE: Final = memoryview(b"")
 
 
 class BufferSink(Protocol):
@@ -49,8 +54,10 @@ class BufferSink(Protocol):
     ) -> Segment:
         """Takes a data buffer in `segment`. Returns the segment to fill next in exchange (the same one: dropped)."""
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """Takes a small data buffer, which is not in a segment."""
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
+        """Takes a data buffer that is not in a segment: a small one, or one in memory that its reader lent."""
 
 
 class DataSink(BufferSink, Protocol):
@@ -123,6 +130,11 @@ class FrameAssembler:
         self._in_payload = False
         self._in_bulk = False
         self._have = 0  # bytes of the current header or payload
+        self._place = _NOWHERE  # where the next full buffers of the channel below belong, from `_placed` on
+        self._place_channel = -1
+        self._placed = 0
+        self._target = _NOWHERE  # in such a payload: its memory; else nothing
+        self._is_advancing = False
         self._fields: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # length, channel, sequence, backlog, checksum
 
     def deliver_to(self, sink: BufferSink) -> None:
@@ -152,7 +164,23 @@ class FrameAssembler:
         """Returns the landing segments to the caller; the assembler is finished."""
         landing, self._landing = self._landing, []
         self._ring = []
+        self._place = self._target = _NOWHERE
         return landing
+
+    def place(self, channel: int, memory: memoryview) -> None:
+        """Receives the next full buffers of a channel in `memory`, if the next frames are probably such buffers.
+
+        Args:
+            channel: its reader has read everything that was delivered so far.
+            memory: where the next bytes of its data belong; written until the next call, or `on_event` or a shorter
+                buffer of the channel is delivered. Empty: ends the lending.
+        """
+        if self._is_advancing:
+            return
+        self._place = memory if self._in_bulk else _NOWHERE
+        self._place_channel = channel
+        # A payload of the channel that has begun comes first.
+        self._placed = self._full if self._in_payload and self._fields[1] == channel else 0
 
     def windows(self) -> list[memoryview]:
         """The memory for the next bytes, in order. Valid until `advance`."""
@@ -161,11 +189,19 @@ class FrameAssembler:
             have = self._have
             if self._in_payload:
                 windows = self._ring[first + 1 : first + len(self._ring) // 2]
-                windows[0] = self._landing[self._cell].memory[have : self._fields[0]]
+                windows[0] = (self._target or self._landing[self._cell].memory)[have:]
+                payload = 2
             else:
                 windows = self._ring[first : first + len(self._ring) // 2]
                 if have:
                     windows[0] = windows[0][have:]
+                payload = 1
+            full = self._full
+            placed = self._placed
+            while placed + full <= len(self._place) and payload < len(windows):
+                windows[payload] = self._place[placed : placed + full]
+                placed += full
+                payload += 2
             return windows
         if self._in_payload:
             # A payload shorter than a segment: its rest, and the slab for whatever follows.
@@ -179,7 +215,9 @@ class FrameAssembler:
             RemoteProtocolError: they are not a frame of this protocol. The stream is unusable.
         """
         if self._in_bulk:
+            self._is_advancing = True
             self._advance_bulk(count)
+            self._is_advancing = False
         elif self._in_payload:
             length = self._fields[0]
             missing = length - self._have
@@ -213,6 +251,7 @@ class FrameAssembler:
                 header = self._headers[self._cell]
                 if have >= self._shortest and have >= self._codec.header_length(header, 0):
                     # A shorter header than expected; more bytes may never arrive.
+                    self._place = _NOWHERE
                     self._slab_view[:have] = header[:have]
                     self._have = 0
                     self._in_bulk = False
@@ -224,18 +263,35 @@ class FrameAssembler:
             kind, length, data_type, channel, sequence, backlog, checksum = self._codec.parse_header(
                 self._headers[self._cell], 0
             )
-            if kind is _BUFFER and data_type == _DATA and length == full:
+            is_placed = self._placed + full <= len(self._place)
+            if (
+                kind is _BUFFER
+                and data_type == _DATA
+                and length == full
+                and (not is_placed or channel == self._place_channel)
+            ):
                 self._fields = (length, channel, sequence, backlog, checksum)
                 self._in_payload = True
+                if is_placed:
+                    self._target = self._place[self._placed : self._placed + full]
+                    self._placed += full
+                    if self._placed + full > len(self._place):
+                        self._place = _NOWHERE  # the block of a record that was read may be used again
                 continue
             # Another frame than expected: gather its header and everything behind it in the slab.
             slab = self._slab_view
             slab[:header_bytes] = self._headers[self._cell]
             filled = header_bytes
             cell = self._cell
+            place, placed = self._place, self._placed
+            self._place = _NOWHERE
             while count:
                 take = min(count, full)
-                slab[filled : filled + take] = self._landing[cell].memory[:take]
+                if placed + full <= len(place):
+                    slab[filled : filled + take] = place[placed : placed + take]
+                    placed += full
+                else:
+                    slab[filled : filled + take] = self._landing[cell].memory[:take]
                 filled += take
                 count -= take
                 cell = (cell + 1) % cells
@@ -255,6 +311,12 @@ class FrameAssembler:
         self._have = 0
         landing = self._landing
         ring = self._ring
+        target = self._target
+        if target:
+            self._target = _NOWHERE
+            self._on_small_buffer(channel, sequence, backlog, target, checksum)
+            self._cell = cell + 1 if cell + 1 < len(landing) else 0
+            return
         segment = landing[cell] = self._on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
         ring[2 * cell + 1] = ring[2 * cell + 1 + len(ring) // 2] = segment.memory
         self._cell = cell + 1 if cell + 1 < len(landing) else 0

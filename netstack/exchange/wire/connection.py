@@ -127,6 +127,7 @@ class Connection:
         self._on_write_wanted = on_write_wanted
         self._assembler = FrameAssembler(codec, self, landing, hello.segment_size_bytes)
         self.windows = self._assembler.windows
+        self.place = self._assembler.place
         self._control: deque[bytes] = deque()
         self._pong: Pong | None = None
         self._last_received = now
@@ -319,7 +320,9 @@ class Connection:
         """Refuses a data buffer; in the state OPEN buffers go straight to the sink."""
         raise self._unexpected("a data buffer")
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
         """Refuses a data buffer, as `on_buffer`."""
         raise self._unexpected("a data buffer")
 

@@ -232,6 +232,8 @@ class Dialler:
                 sink=receiver,
                 session=stream.session if isinstance(stream, SessionStream) else None,
             )
+            if self._config.credit_based:
+                receiver.place = connection.place
             made.append(receiver)
             return connection
 

@@ -115,7 +115,9 @@ class FakeEndpoint:
         self.on_data()
         return segment
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
         self.heard += 1
         self.on_data()
 

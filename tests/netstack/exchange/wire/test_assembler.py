@@ -96,8 +96,10 @@ class Consumer:
         assert bytes(segment.memory[: len(payload)]) == payload, "memory of a kept buffer was written to"
         self._free.append(segment)
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        self.got.append(Data(channel, sequence, backlog, checksum, payload))
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
+        self.got.append(Data(channel, sequence, backlog, checksum, bytes(payload)))
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         self.got.append(InBand(channel, sequence, backlog, data_type, payload))
@@ -431,4 +433,59 @@ def test_a_sink_that_refuses_leaves_every_segment_in_its_place() -> None:
         consumer.assembler.deliver_to(consumer)
         with pytest.raises(RemoteProtocolError, match="never opened"):
             consumer.feed(encoded([full(3), full(4)]), reads)
+        consumer.check_segments()
+
+
+def placed(consumer: Consumer, memory: bytearray, frames: list[Item], reads: Iterable[int]) -> list[bool]:
+    """Lends memory after a full buffer; returns where it equals the payloads of the frames, one after the other."""
+    consumer.feed(encoded([full(1)]), [0])
+    consumer.assembler.place(1, memoryview(memory))
+    consumer.feed(encoded(frames), reads)
+    assert consumer.got[1:] == frames
+    payloads = [item.payload for item in frames if isinstance(item, Data)]
+    return [memory[FULL * at : FULL * (at + 1)] == payload for at, payload in enumerate(payloads)]
+
+
+READS = [[0], [1], [HEADER], [HEADER + 1], [FULL + HEADER], [7, 200]]
+
+
+def test_full_buffers_are_received_in_lent_memory() -> None:
+    for reads in READS:
+        consumer = Consumer()
+        assert placed(consumer, bytearray(3 * FULL + 1), [full(k) for k in range(2, 7)], reads) == 3 * [True] + 2 * [
+            False
+        ]
+        assert len(consumer.kept) == 3, "the others are in segments"
+        consumer.check_segments()
+
+
+def test_another_frame_ends_the_lending() -> None:
+    other = Data(2, 0, 0, 0, bytes(FULL))
+    for between in (
+        InBand(1, 3, 0, DataType.ALIGNED_BARRIER, b"abc"),
+        Control(Ping(7)),
+        other,
+        Data(1, 3, 0, 0, b"ab"),
+    ):
+        for reads in READS:
+            consumer = Consumer()
+            after = [full(k) for k in range(4, 9)]
+            memory = bytearray(10 * FULL)
+            placed(consumer, memory, [full(2), between, *after], reads)
+            assert memory[:FULL] == full(2).payload
+            assert [payload for _, payload in consumer.kept[-5:]] == [item.payload for item in after], "in segments"
+            consumer.check_segments()
+
+
+def test_a_payload_that_has_begun_has_its_place_in_front_of_the_next() -> None:
+    for begun, first in ((full(2), FULL), (Data(2, 0, 0, 0, bytes(range(1, FULL + 1))), 0)):
+        consumer = Consumer()
+        consumer.feed(encoded([full(1)]), [0])
+        stream = encoded([begun, full(3), full(4)])
+        consumer.feed(stream[: HEADER + 5], [0])
+        memory = bytearray(4 * FULL)
+        consumer.assembler.place(1, memoryview(memory))
+        consumer.feed(stream[HEADER + 5 :], [0])
+        assert consumer.got[1:] == [begun, full(3), full(4)]
+        assert memory[first : first + 2 * FULL] == full(3).payload + full(4).payload
         consumer.check_segments()

@@ -119,8 +119,10 @@ class Pair:
         self.got.append((channel, sequence, backlog, bytes(segment.memory[:length])))
         return segment
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        self.got.append((channel, sequence, backlog, payload))
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
+        self.got.append((channel, sequence, backlog, bytes(payload)))
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         handled_as, native = self.consumer.decode_event(data_type, payload)

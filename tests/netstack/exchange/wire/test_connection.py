@@ -102,8 +102,10 @@ class Endpoint:
         self.told.append(bytes(segment.memory[:length]))
         return segment
 
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        self.told.append(payload)
+    def on_small_buffer(
+        self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
+    ) -> None:
+        self.told.append(bytes(payload))
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         self.told.append((data_type, payload))
