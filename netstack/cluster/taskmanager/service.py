@@ -374,7 +374,7 @@ class TaskManager:
             )
 
     async def _ready(self, role: str) -> None:
-        """Waits for the slots before a JobManager is told their addresses: a taken port changes one until then."""
+        """Waits for the slots before a JobManager receives their addresses, which a taken port may still change."""
         if role == JOBMANAGER and self._processes is not None:
             await self._processes.wait_ready()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.lowlevel
-from scripted_taskmanager import client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import client, document, jobmanager, taskmanager
 from served_pages import pipeline
 
 from netstack.base.errors import ConfigError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from scripted_taskmanager import ScriptedTaskManager, client, document, jobmanager, taskmanager
+from jobmanager.scripted_taskmanager import ScriptedTaskManager, client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
 from netstack.cluster.control.codec import Message
