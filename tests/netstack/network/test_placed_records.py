@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-from network_environments import channels, url
+from network.network_environments import channels, url
 
 from netstack import ArrayReader, NetworkConfig, RecordReader, RecordWriter, open_network
 from netstack.exchange.inbound.channel import RemoteInputChannel
