@@ -299,8 +299,8 @@ def _signal(process: subprocess.Popen[str], number: int) -> None:
 
 
 def _pids(namespace: str) -> list[int]:
-    told = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False).stdout
-    return [int(pid) for pid in told.split()]
+    output = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False).stdout
+    return [int(pid) for pid in output.split()]
 
 
 def _limit(namespace: str, device: str, rate: str) -> None:
