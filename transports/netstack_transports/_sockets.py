@@ -116,7 +116,7 @@ class SocketStream(ByteStream):
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
 
     def round_trip_s(self) -> float:
-        """As the kernel measures it; 0 for other sockets than TCP's, and before the first acknowledgement."""
+        """The round trip, as the kernel measures it; 0 for sockets other than TCP, and before an acknowledgement."""
         if (
             self._closed
             or self._socket.family not in (socket.AF_INET, socket.AF_INET6)
