@@ -97,9 +97,9 @@ def print_lines(measured: Sequence[Measured], out: Console) -> None:
         table.add_row(str(each.cell), *texts, f"[{_COLOURS[verdict]}]{verdict}[/]")
     out.print(table)
     for what, numbers in counts(measured).items():
-        told = ", ".join(f"{count} {verdict}" for verdict, count in numbers.items())
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in numbers.items())
         total = counted(sum(numbers.values()), what.removesuffix("s"))
-        out.print(f"of {total}: {told} ({WITHIN:.0%})", soft_wrap=True)
+        out.print(f"of {total}: {verdicts} ({WITHIN:.0%})", soft_wrap=True)
 
 
 def _figure_text(each: Measured, name: str) -> str:

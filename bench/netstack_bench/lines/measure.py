@@ -63,7 +63,7 @@ class Measured:
         return joint(self.equivalence(name).verdict for name in self.cell.figures)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values; errors are parts of 1, of the real figure."""
+        """JSON values; errors are parts of 1, of the real figure."""
         figures = {}
         for name in self.cell.figures:
             distance = self.equivalence(name)
