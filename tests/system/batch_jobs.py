@@ -65,7 +65,7 @@ class Sums:
 
 
 class SlowWhereFirst(Sums):
-    """As `Sums`; but in the process that was the first to run one it gets nowhere."""
+    """Like `Sums`, but in the process that was the first to run one it gets nowhere."""
 
     def __init__(self, mark: str) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def halves(mode: GlobalExchangeMode, gate: str, seen: str) -> StreamEnvironment:
 
 
 def either(gate: str) -> StreamEnvironment:
-    """A source that ends at once and one that waits for a file, which who reads both makes at its first record."""
+    """A source that ends at once and one that waits for a file, which the reader of both makes at its first record."""
     settings = StreamSettings(is_batch=True, scheduling="next_stage_on_first_output", input_constraint="any")
     job = StreamEnvironment("either", settings=settings)
     first = job.source(numbers, name="first", parameters={"count": 10})
@@ -220,7 +220,7 @@ def told() -> StreamEnvironment:
 
 
 def reads_adaptively(dataset: str, volume: int) -> StreamEnvironment:
-    """As `reads`, with as many subtasks as the dataset has bytes."""
+    """Like `reads`, with as many subtasks as the dataset has bytes."""
     settings = StreamSettings(
         is_batch=True, is_dynamic=True, adaptive=AdaptiveSettings(data_volume_per_task_bytes=volume)
     )

@@ -62,7 +62,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("odd")
 def test_a_transport_that_cannot_be_loaded_is_an_error_by_name() -> None:
-    """One that calls `sys.exit` ended the process of whoever was told its address."""
+    """One that calls `sys.exit` ended the process of whoever received its address."""
     for scheme, (_, text) in TRANSPORTS.items():
         if scheme == "tcp":
             assert type(transport_for("tcp://127.0.0.1:1")).__module__ == "netstack_transports.tcp"
