@@ -21,6 +21,7 @@ IOV_MAX: Final = 1024
 _MIN_RTT_AT: Final = 148
 """Offset of `tcpi_min_rtt`, in microseconds, in the kernel's `struct tcp_info`."""
 
+_LEAST_RECEIVE_BUFFER: Final = 32 * 1024
 _NO_RTT: Final = 0xFFFFFFFF
 """The most pieces that one system call takes on Linux."""
 
@@ -111,7 +112,8 @@ class SocketStream(ByteStream):
         """Sets the receive buffer, which the kernel then does not tune, and when it counts as full for sending."""
         if self._closed:
             return
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, received_bytes)
+        doubled = max(_LEAST_RECEIVE_BUFFER, received_bytes // 2)  # by the kernel, for its own needs; it uses all of it
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, doubled)
         if self._socket.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
 
