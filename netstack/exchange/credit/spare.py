@@ -35,6 +35,9 @@ FEWEST: Final = 22
 ROUND_TRIPS: Final = 4
 """Round trips whose buffers the window holds."""
 
+SHORT_S: Final = 0.0005
+"""Shorter round trips add nothing: a window of the usual size carries 2 GB/s, and a larger pool leaves the cache."""
+
 
 @final
 class SpareBuffers:
@@ -95,7 +98,8 @@ class SpareBuffers:
             self.spare = 0
         else:
             per_s = self._review_buffers / took_s if took_s > 0 else 0.0
-            in_round_trips = ROUND_TRIPS * per_s * self._round_trip_s()
+            round_trip_s = self._round_trip_s()
+            in_round_trips = ROUND_TRIPS * per_s * round_trip_s if round_trip_s >= SHORT_S else 0.0
             # After a pause of the producers few were read: the window shrinks by half at most.
             self.spare = min(self._most, max(FEWEST, int(in_round_trips), self.spare // 2))
         self._review_buffers = REVIEW_BUFFERS
