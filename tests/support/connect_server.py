@@ -51,7 +51,7 @@ class ConnectServer:
 
     def install_netstack(self) -> None:
         """Makes netstack importable for Python processes that the server starts from now on."""
-        (self.packages / "netstack.pth").write_text(str(ROOT))
+        (self.packages / "netstack.pth").write_text(f"{ROOT}\n{ROOT / 'transports'}\n")
 
     def run_client(self, function: str, folder: Path) -> str:
         """Runs a function of `connect_client` in a process that has no JVM; returns its output."""
