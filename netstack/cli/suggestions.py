@@ -20,6 +20,7 @@ BENCH_COMMANDS: Final = [
     "exchange",
     "goals",
     "isolate",
+    "lines",
     "recommend",
     "regress",
     "report",

@@ -47,7 +47,7 @@ async def test_a_slow_consumer_fills_both_sides_and_no_more(config: NetworkConfi
         assert queued.queued_buffers == 10
         assert received.queued_buffers in (9, 10), "two of its own and eight that float"
         assert received.sender_backlog in (8, 9, 10), "what queues, as it was told last"
-        assert received.sender_expected == 0, "of a slow one no more is hoped for"
+        assert received.sender_expected == 0 or config is LIKE_FLINKS_BUFFERS, "Flink has no such announcements"
         nursery.cancel_scope.cancel()
 
 
