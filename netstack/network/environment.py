@@ -83,6 +83,8 @@ class NetworkEnvironment:
         self.flush_connections = self._endpoint.flush_connections
         self.unsent = self._endpoint.unsent
         self.settle = self._endpoint.settle
+        self.hold = self._endpoint.hold
+        self.flush_held = self._endpoint.flush_held
         self._memory_watch = MemoryWatch()
         self.kept = KeptPartitions(config, self._pool, nursery, self.loop_lock, together)
         """Shared by its partitions in files."""

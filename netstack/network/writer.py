@@ -182,16 +182,13 @@ class RecordWriter(Generic[T]):
             await self._emit_few(batch)
             return
         lent: list[LentBuffer] = []
-        counters = self._partition.counters
         try:
             for part in core.batches.portions(batch):
                 if core.batches.is_scattered_batch(part):
                     await self._share_out(part)
                     continue
                 for slot, count, write in core.batches.plan_batch(part, lent):
-                    await self._drive(slot, write)
-                    counters.counted += count
-                    core.buffers.after_write(slot)
+                    await self._drive(slot, write, count)
             await self._parking.checkpoint()
             if last_on_loan(lent) is not None:
                 await self._wait_sent(lent)
@@ -326,9 +323,7 @@ class RecordWriter(Generic[T]):
     async def _write_payload(self, slot: int, payload: Payload) -> None:
         core = self._core
         if not core.try_write(slot, payload):
-            await self._drive(slot, core.plan_payload(slot, payload))
-            self._partition.counters.counted += 1
-            core.buffers.after_write(slot)
+            await self._drive(slot, core.plan_payload(slot, payload), 1)
 
     async def _share_out(self, batch: npt.NDArray[Any]) -> None:
         """Writes a batch with little data for each of many subpartitions; it is framed as a whole."""
@@ -336,16 +331,12 @@ class RecordWriter(Generic[T]):
         for shares in core.batches.plan_shares(batch):
             while not core.batches.write_shares(shares):
                 slot, count, write = core.batches.write_of_share(shares)
-                await self._drive(slot, write)
-                self._partition.counters.counted += count
-                core.buffers.after_write(slot)
+                await self._drive(slot, write, count)
 
     async def _emit_spanning(self, record: Any) -> None:
         """Emits one record of any size, piece by piece as there are buffers."""
         slot, write = self._core.plan_record(record)
-        await self._drive(slot, write)
-        self._partition.counters.counted += 1
-        self._core.buffers.after_write(slot)
+        await self._drive(slot, write, 1)
 
     async def _make_whole(self) -> None:
         """Completes a record that a cancelled call left torn. Raises ConsumerLost if nobody reads any more."""
@@ -359,21 +350,23 @@ class RecordWriter(Generic[T]):
         while not self._tries(self._core.complete_torn):
             await self._wait_for_buffer(self._partition.hard_backpressured)
 
-    async def _drive(self, slot: int, write: SpanningWrite) -> None:
+    async def _drive(self, slot: int, write: SpanningWrite, records: int) -> None:
         """Runs a spanning write to its end; on cancellation the record or run in progress is kept for later."""
-        complete = False
-        self._core.is_emitting = True
+        core, partition = self._core, self._partition
+        core.is_emitting = True
         try:
-            while not self._tries(write.advance):
-                partition = self._partition
+            while True:
+                self._is_returned = False  # what is returned from here on ends the wait
+                if core.advance(slot, write, records):
+                    return
                 await self._wait_for_buffer(
                     partition.hard_backpressured if write.has_taken_buffer else partition.soft_backpressured
                 )
-            complete = True
         finally:
-            self._core.is_emitting = False
-            if not complete and not self._partition.is_released:
-                self._core.tear(slot, write)
+            if core.is_emitting:
+                core.is_emitting = False
+                if not partition.is_released:
+                    core.tear(slot, write)
 
     async def _wait_for_buffer(self, meter: WaitMeter) -> None:
         if not self._pool.is_destroyed:

@@ -64,6 +64,12 @@ class VirtualHost:
         if self.on_kick is not None:
             self.on_kick()
 
+    def hold(self) -> None:
+        """Implements `PartitionHost.hold`."""
+
+    def flush_held(self) -> None:
+        """Implements `PartitionHost.flush_held`: writers flush by themselves too."""
+
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
         """Implements `PartitionHost.call_at`."""
         heapq.heappush(self._calls, (deadline_s, next(self._order), callback))

@@ -396,7 +396,7 @@ class Host:
 
     def flush_connections(self) -> None: ...
 
-    settle = flush_connections
+    settle = hold = flush_held = flush_connections
 
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None: ...
 

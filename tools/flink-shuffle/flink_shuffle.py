@@ -193,7 +193,7 @@ async def write_raw(writer: netstack.RecordWriter, subpartition: int, data: byte
         out[: stop - start] = data[start:stop]
 
     write = SpanningWrite(writer._core.buffers, subpartition, len(data), len(data), copy, None, None)
-    await writer._drive(subpartition, write)
+    await writer._drive(subpartition, write, 0)
 
 
 async def relay(inner: str, port: int, task_status: trio.TaskStatus[str]) -> None:

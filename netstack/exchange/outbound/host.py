@@ -65,6 +65,12 @@ class PartitionHost(Protocol):
     def flush_connections(self) -> None:
         """Makes every connection send what it can without waiting."""
 
+    def hold(self) -> None:
+        """Announces that `flush_held` follows before the loop runs other tasks: until then new data wakes no task."""
+
+    def flush_held(self) -> None:
+        """Ends `hold`: every connection with new data sends what it can."""
+
     def settle(self) -> None:
         """Makes every connection copy the bytes it is sending, so that lent memory may change."""
 

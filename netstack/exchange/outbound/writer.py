@@ -323,6 +323,23 @@ class PartitionWriter:
             self.buffers.after_write(slot)
         return True
 
+    def advance(self, slot: int, write: SpanningWrite, records: int) -> bool:
+        """Continues the spanning write of so many records to a slot, and sends. Returns whether it is complete.
+
+        Until then `is_emitting` stays true.
+        """
+        host = self.partition.host
+        host.hold()
+        try:
+            if not write.advance():
+                return False
+            self.is_emitting = False
+            self._counters.counted += records
+            self.buffers.after_write(slot)
+            return True
+        finally:
+            host.flush_held()
+
     def tear(self, slot: int, write: SpanningWrite) -> None:
         """Cancels a spanning write: the record in progress is completed before the next write."""
         self._counters.counted += write.begun_records

@@ -33,6 +33,8 @@ class StoreHost:
         self.ticks = host.ticks
         self.call_at = host.call_at
         self.settle = host.settle
+        self.hold = host.hold
+        self.flush_held = host.flush_held
 
     def flush_connections(self) -> None:
         """Takes finished buffers, then makes every connection send what it can."""

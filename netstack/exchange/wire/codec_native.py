@@ -90,6 +90,7 @@ MAX_COMPRESSED: Final = 1024
 """Buffers in one COMPRESSED frame."""
 
 _BUFFER: Final = int(Kind.BUFFER)
+_CREDIT: Final = int(Kind.CREDIT)
 _COMPRESSED: Final = int(Kind.COMPRESSED)
 _DATA: Final = int(DataType.DATA)
 _BUFFER_FRAME: Final = FrameKind.BUFFER
@@ -162,6 +163,8 @@ class NativeCodec(Codec):
     def decode_control(self, control_type: int, channel: int, payload: bytes) -> Frame:
         """Decodes a control frame."""
         try:
+            if control_type == _CREDIT and payload:  # a consumer's only frequent frame
+                return AddCredit(tuple(_PAIR.iter_unpack(payload)))
             return _decode_control(Kind(control_type), channel, payload)
         except (struct.error, ValueError, IndexError) as error:
             raise RemoteProtocolError(
@@ -264,9 +267,7 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
 def _decode_control(kind: Kind, channel: int, payload: bytes) -> Frame:
     match kind:
         case Kind.CREDIT:
-            if not payload:
-                raise ValueError("no channel in it")
-            return AddCredit(tuple(_PAIR.iter_unpack(payload)))
+            raise ValueError("no channel in it")
         case Kind.RESUME:
             return _empty(Resume(channel), payload)
         case Kind.ACKNOWLEDGE:

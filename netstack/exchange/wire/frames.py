@@ -1,6 +1,6 @@
 """The control frames of the protocol as plain data, independent of a codec.
 
-Takes: fields. Gives: frozen objects to the codecs and the connection. Data buffers have no class here: no object is
+Takes: fields. Gives: objects that nobody changes to the codecs and the connection. Data buffers have no class here: no object is
 created for them (`codec_native.encode_buffer_header`, `assembler`).
 """
 
@@ -46,9 +46,12 @@ class OpenChannel:
     subpartitions: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AddCredit:
-    """The consumer grants credit to any number of channels: (channel, credits) pairs."""
+    """The consumer grants credit to any number of channels: (channel, credits) pairs.
+
+    Not frozen: one is created for nearly every read of a producer, and a frozen object takes three times as long.
+    """
 
     pairs: tuple[tuple[int, int], ...]
 

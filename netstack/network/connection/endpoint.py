@@ -136,6 +136,16 @@ class NetworkEndpoint:
                 if pump.is_dirty:
                     pump.write_now()
 
+    def hold(self) -> None:
+        """Lets data wake no connection's task until `flush_held`, which must follow before other tasks run."""
+        self._loop_lock.is_held = True
+
+    def flush_held(self) -> None:
+        """Ends `hold`, and lets every connection with data try to send it."""
+        self._loop_lock.is_held = False
+        if self.unsent:
+            self.flush_connections()
+
     @property
     def consumers(self) -> tuple[Pump, ...]:
         """The accepted connections."""

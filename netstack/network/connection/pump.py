@@ -426,7 +426,8 @@ class Pump:
         if not self.is_dirty:
             self.is_dirty = True
             self._unsent[self] = None
-        if not self._is_reading and not self._loop_lock.is_inside:  # otherwise the reader or visitor writes later
+        lock = self._loop_lock
+        if not (self._is_reading or lock.is_held or lock.is_inside):  # else the reader, writer or visitor writes later
             self._work.wake()
 
     def _stop_writing(self, error: ConnectionLost) -> None:

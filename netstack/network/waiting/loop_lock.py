@@ -48,6 +48,8 @@ class LoopLock(trio.abc.Instrument):
         self.now: Final = now
         self.is_inside = False
         """Whether a visitor is inside: then the running code is not in the loop's thread."""
+        self.is_held = False
+        """Whether the running code flushes the connections before other tasks run: data wakes no connection's task."""
         self.before_leaving: Callable[[], object] = _nothing
         """Called by each visitor before it leaves: sends what the visit has queued."""
         self._token: trio.lowlevel.TrioToken | None = None

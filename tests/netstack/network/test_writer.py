@@ -40,6 +40,8 @@ class Host:
     def flush_connections(self) -> None:
         pass
 
+    hold = flush_held = flush_connections
+
     def settle(self) -> None:
         self.settled += 1
 
