@@ -392,11 +392,22 @@ class RecordWriter(Generic[T]):
 
     async def _wait_sent(self, lent: list[LentBuffer]) -> None:
         """Lets the connections send from the batch's memory for a moment, which is cheaper than copying the rest."""
-        with self._parking.move_on_after(LEND_GRACE_S):
-            while (element := last_on_loan(lent)) is not None:
-                element.on_returned = self._on_returned
-                self._is_returned = False
-                await self._wait(self._partition.soft_backpressured)
+        meter = self._partition.soft_backpressured
+        meter.begin(self._now())
+        try:
+            listen = self._partition.listen
+            spin_s = 0.0 if listen is None else listen()  # credit that has arrived often suffices
+            element = last_on_loan(lent)
+            if element is None:
+                return
+            with self._parking.move_on_after(LEND_GRACE_S):
+                while element is not None:
+                    element.on_returned = self._on_returned
+                    self._is_returned = False
+                    await self._parking.wait(spin_s, self._look)
+                    element = last_on_loan(lent)
+        finally:
+            meter.end(self._now())
 
     async def _wait(self, meter: WaitMeter) -> None:
         """Waits until a buffer or lent memory has been returned since `_tries`; `meter` records the time."""

@@ -165,12 +165,16 @@ class OpenBuffers:
             segments = pool.try_acquire_many(count, slot)
         return segments
 
-    def overdraw(self, slot: int) -> Segment | None:
-        """Acquires an overdraft segment for a subpartition, after `acquire_many` has flushed and failed."""
+    def overdraw_many(self, slot: int, count: int) -> list[Segment]:
+        """Acquires up to `count` overdraft segments for a subpartition, after `acquire_many` has flushed and failed."""
         pool = self.partition.pool
-        if pool.is_over_quota and not self.ends_record:
-            return None
-        return pool.try_acquire(slot, overdraft=True)
+        segments: list[Segment] = []
+        while len(segments) < count and (self.ends_record or not pool.is_over_quota):
+            segment = pool.try_acquire(slot, overdraft=True)
+            if segment is None:
+                break
+            segments.append(segment)
+        return segments
 
     def open(self, slot: int, overdraft: bool) -> bool:
         """Opens a buffer for a slot and queues it. Returns False when no segment is available.

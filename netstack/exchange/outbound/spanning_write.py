@@ -196,8 +196,8 @@ class SpanningWrite:
                 continue
             segments = buffers.acquire_many(slot, min(left // size, at_once))
             if not segments and (self.has_taken_buffer or buffers.ends_record):
-                last = buffers.overdraw(slot)
-                segments = [] if last is None else [last]
+                begins = -(-self._unit_left(self._offset) // size)  # buffers that begin in the record in progress
+                segments = buffers.overdraw_many(slot, min(left // size, at_once, begins))
             if not segments:
                 return False
             elements = [LentBuffer(cursor.take(size), size, segment, pool, slot) for segment in segments]

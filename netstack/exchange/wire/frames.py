@@ -1,7 +1,7 @@
 """The control frames of the protocol as plain data, independent of a codec.
 
-Takes: fields. Gives: objects that nobody changes to the codecs and the connection. Data buffers have no class here: no object is
-created for them (`codec_native.encode_buffer_header`, `assembler`).
+Takes: fields. Gives: objects that nobody changes, to the codecs and the connection. Data buffers have no class here: no
+object is created for them (`codec_native.encode_buffer_header`, `assembler`).
 """
 
 from __future__ import annotations
