@@ -46,6 +46,8 @@ class VirtualHost:
         self.settle = settle
         self.kicks = 0
         """How often a writer asked the connections to send."""
+        self.is_held = False
+        """Whether a writer has announced `flush_held`."""
         self.on_kick: Callable[[], None] | None = None
         """What such a request does; nothing, if not given: steps do the sending."""
         self._now_s = 0.0
@@ -66,9 +68,11 @@ class VirtualHost:
 
     def hold(self) -> None:
         """Implements `PartitionHost.hold`."""
+        self.is_held = True
 
     def flush_held(self) -> None:
-        """Implements `PartitionHost.flush_held`: writers flush by themselves too."""
+        """Implements `PartitionHost.flush_held`; sends nothing, for what is held was flushed too."""
+        self.is_held = False
 
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
         """Implements `PartitionHost.call_at`."""

@@ -140,6 +140,7 @@ class Stage:
         self.stream = ScriptedStream()
         self.endpoint = FakeEndpoint()
         self.unsent: dict[Pump, None] = {}
+        self.loop_lock = LoopLock(trio.current_time)
         self.closed: list[Exception | None] = []
         self.wanted: Callable[[], None]
         self.mistakes: list[str] = []
@@ -151,7 +152,7 @@ class Stage:
             on_mistake=lambda text, error: self.mistakes.append(text),
             on_continue=None,
             answers=answers,
-            loop_lock=LoopLock(trio.current_time),
+            loop_lock=self.loop_lock,
         )
 
     def connect(self, on_write_wanted: Callable[[], None]) -> Connection:

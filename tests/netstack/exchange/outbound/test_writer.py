@@ -18,6 +18,7 @@ from netstack.exchange.outbound.selector import (
     CustomSelector,
 )
 from netstack.exchange.outbound.shares import Shares
+from netstack.exchange.outbound.spanning_write import SpanningWrite
 from netstack.exchange.record.framing import frame
 
 # Framing into buffers.
@@ -181,6 +182,42 @@ def test_an_array_takes_overdraft_to_end_a_record_that_has_taken_a_buffer(lent: 
     stage.read_one()
     assert write.advance(), "one came back, and the others are beyond the size"
     assert stage.pool.statistics().overdraft > 0
+
+
+def test_a_record_takes_its_overdraft_at_once() -> None:
+    stage = Stage(buffers=(3, 3), overdraft=5, segment_bytes=LEND_BYTES)
+    _, write = stage.writer.plan_record(b"a" * LEND_BYTES * 20)
+    assert not write.advance()
+    assert stage.pool.statistics().overdraft == 5
+    assert stage.host.kicks <= 3, "nothing that could be sent was added meanwhile"
+
+
+def test_overdraft_ends_the_record_in_progress_and_no_other() -> None:
+    stage = Stage(buffers=(3, 3), overdraft=20, segment_bytes=LEND_BYTES)
+    rows = np.ones((8, LEND_BYTES * 5 // 2 - 4), np.uint8)  # framed, two and a half buffers each
+    ((_, _, write),) = stage.writer.batches.plan_batch(rows, [])
+    assert not write.advance()
+    assert stage.pool.statistics().overdraft == 0, "the second record has taken no buffer"
+    stage.read_one()
+    assert not write.advance()
+    assert stage.pool.statistics().overdraft == 1, "what the second record needs; the third has none"
+
+
+def test_a_step_lets_go_of_the_connections_whatever_happens() -> None:
+    stage = Stage(buffers=(2, 2))
+    seen: list[bool] = []
+
+    def fails(start: int, stop: int, out: memoryview) -> None:
+        seen.append(stage.host.is_held)
+        raise RuntimeError("the source is broken")
+
+    write = SpanningWrite(stage.writer.buffers, 0, 10, 10, fails, None, None)
+    with pytest.raises(RuntimeError, match="the source is broken"):
+        stage.writer.advance(0, write, 1)
+    assert (seen, stage.host.is_held) == ([True], False)
+    slot, write = stage.writer.plan_record(b"a" * 100)
+    assert not stage.writer.advance(slot, write, 1), "two buffers are too few"
+    assert not stage.host.is_held
 
 
 def test_the_connections_are_asked_to_send_before_giving_up() -> None:

@@ -12,6 +12,15 @@ from netstack.exchange.wire.frames import AddCredit, ConnectionFailure, Goodbye
 from netstack.network.connection.outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 
 
+class CountedSignal:
+    """Counts what a `Signal` would wake."""
+
+    count = 0
+
+    def wake(self) -> None:
+        self.count += 1
+
+
 @pytest.fixture
 def stage() -> Stage:
     return Stage()
@@ -25,6 +34,19 @@ async def test_a_hello_is_wanted_from_the_start_and_sent_first(stage: Stage) -> 
     stage.pump.write_now()
     assert stage.told() == [HELLO]
     assert not stage.pump.is_dirty
+
+
+async def test_data_of_a_writer_that_flushes_by_itself_wakes_no_task(stage: Stage) -> None:
+    stage.open()
+    woken = CountedSignal()
+    stage.pump._work = woken  # type: ignore[assignment]
+    stage.loop_lock.is_held = True
+    stage.wanted()
+    assert (woken.count, list(stage.unsent)) == (0, [stage.pump]), "it is flushed with the others"
+    stage.loop_lock.is_held = False
+    stage.pump.write_now()
+    stage.wanted()
+    assert woken.count == 1
 
 
 async def test_buffers_come_back_when_they_were_sent(stage: Stage) -> None:
