@@ -246,7 +246,7 @@ def test_records_in_flight_are_read_as_all_others(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(RestoredCheckpoint, "of", noted)
     faults = [Fault(at_s=0.1, kind="slow host", host=f"tm-{n}", for_s=9.0, amount=30.0) for n in range(3)]
-    faults += [Fault(at_s=at_s, kind=KILL, host="tm-0", for_s=0.2) for at_s in (1.2, 3.0)]
+    faults += [Fault(at_s=1.2 + n, kind=KILL, host=f"tm-{n}", for_s=0.2) for n in range(3)]  # one is idle
     job = replace(CALM, slots=1, stages=("arrays",), records=400, batch=40, pace_s=0.0, segment_bytes=256)
     played(replace(job, faults=tuple(faults)), "operators that take arrays")
     assert any(in_flight)
