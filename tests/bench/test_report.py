@@ -127,10 +127,11 @@ def test_warnings_that_differ_in_numbers_are_one(fake_rows: Rows) -> None:
 
 def test_one_repeat_names_two_candidates(fake_rows: Rows) -> None:
     reported = findings(fake_rows())[0]
-    assert reported.startswith(
-        "Buffer timeout: 1 ms or 10 ms, which these runs cannot separate: 1 ms keeps 96 % of the throughput at"
-        " 100 ms, 10 ms 97 %."
-        " Take 1 ms: it probably reaches 90 % of the throughput, and its p99 is 1.26 ms, not 10.3 ms."
+    assert re.match(
+        r"Buffer timeout: 1 ms or 10 ms, which these runs cannot separate: 1 ms keeps 9\d % of the throughput at"
+        r" 100 ms, 10 ms 9\d %\."
+        r" Take 1 ms: it probably reaches 90 % of the throughput, and its p99 is 1\.2\d ms, not 10\.\d ms\.",
+        reported,
     )
     assert reported.endswith("How far runs differ by chance is not known yet: that takes a second pass at least")
     assert findings(fake_rows(Grid(timeouts_s=(0.1,))))[0].startswith("Throughput"), "one timeout is no choice"
@@ -141,7 +142,7 @@ def test_repeats_that_do_not_decide_name_both_candidates_and_what_it_costs_to_kn
     assert re.search(
         r"Buffer timeout: (\S+ ms|0) or (\S+ ms), which these .* keeps \d+ % \(\d+ to \d+\) of", reported[0]
     )
-    assert re.search(r"Take .*\. To know takes about \d+ more passes", reported[0])
+    assert re.search(r"Take .*\. To know takes about (?:1 more pass|\d+ more passes)$", reported[0])
     assert [line.split(":")[0] for line in reported[1:5]] == [
         f"  {size} \u00b7 {channels} ch" for size in ("8 B", "1 KiB") for channels in (1, 16)
     ]
