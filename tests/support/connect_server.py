@@ -51,7 +51,9 @@ class ConnectServer:
 
     def install_netstack(self) -> None:
         """Makes netstack importable for Python processes that the server starts from now on."""
-        (self.packages / "netstack.pth").write_text(f"{ROOT}\n{ROOT / 'transports'}\n")
+        (self.packages / "netstack.pth").write_text(
+            "".join(f"{ROOT / folder}\n" for folder in (".", "transports", "bench"))
+        )
 
     def run_client(self, function: str, folder: Path) -> str:
         """Runs a function of `connect_client` in a process that has no JVM; returns its output."""
