@@ -71,7 +71,7 @@ class VirtualHost:
         self.is_held = True
 
     def flush_held(self) -> None:
-        """Implements `PartitionHost.flush_held`; sends nothing, for what is held was flushed too."""
+        """Implements `PartitionHost.flush_held`; sends nothing, because `flush_connections` has sent all data."""
         self.is_held = False
 
     def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """One run as its leader sees it, over either carrier: the pipes of two processes, or the operator events of a job.
 
-Takes: messages of tasks, and the time. Gives: who is ready, stopped and done, what arrived, and the progress to report.
+Takes: messages of tasks, and the time. Gives: which tasks are ready, stopped and done, the records that arrived, and
+the progress to report.
 
     task -> leader    ready      it is set up; when all are, the leader sends each one `go` with the start of the run
                       progress   its records so far, every 0.25 s

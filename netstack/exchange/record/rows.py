@@ -158,8 +158,8 @@ class RowDeserializer:
     def room(self, least_bytes: int) -> memoryview | None:
         """The memory where the next bytes of the record or run in progress belong, all that is contiguous.
 
-        Bytes that a buffer already has there are not copied by `feed`. None: less than `least_bytes`, or what comes
-        next is not known.
+        `feed` does not copy the bytes of a buffer that already lie there. Returns None if fewer than `least_bytes`
+        belong there, or if the length of the next record is not known yet.
         """
         if self._rest < least_bytes or self._failed:
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from ...base.units import counted, format_size
@@ -21,12 +21,6 @@ def letter(vertex: int) -> str:
         vertex, last = divmod(vertex - 1, 26)
         text = chr(ord("A") + last) + text
     return text
-
-
-def listed(texts: Sequence[str], most: int) -> str:
-    """Texts joined by commas, with the number of omitted ones."""
-    left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + left
 
 
 def ranges(numbers: Iterable[int]) -> str:

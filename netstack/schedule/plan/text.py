@@ -12,13 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from ...base.units import counted
+from ...base.units import counted, first_of
 from ..slots.placement import Placement
 from .labels import (
     buffers_problem,
     cluster_text,
     letter,
-    listed,
     network_text,
     ranges,
     region_text,
@@ -81,7 +80,7 @@ def plan_text(plan: Plan) -> str:
     lines += _reasons(plan)
     if plan.job.uids:
         given = [f"{name} is {uid!r}" for name, uid in plan.job.uids.items()]
-        text = f"Uids    in checkpoints {listed(given, 20)}"
+        text = f"Uids    in checkpoints {first_of(given, 20)}"
         lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent=" " * 8)]
     lines += _slots(plan)
     lines += _taskmanagers(plan)
@@ -120,7 +119,7 @@ def _slots(plan: Plan) -> Iterator[str]:
         for group, slots in zip(plan.job.slot_sharing_groups, plan.slots_by_group, strict=True)
     ]
     total = counted(sum(plan.slots_by_group), "slot")
-    yield from textwrap.wrap(f"Slots   {total} by group: {listed(groups, 20)}", WIDTH, subsequent_indent=" " * 8)
+    yield from textwrap.wrap(f"Slots   {total} by group: {first_of(groups, 20)}", WIDTH, subsequent_indent=" " * 8)
     if plan.placement is not None and len(plan.placement.stages) > 1:
         yield f"        in {len(plan.placement.stages)} stages, one after the other, each with all slots"
     yield from textwrap.wrap(plan.turns, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)

@@ -1,4 +1,4 @@
-"""One conversation over both carriers: who is ready and done, and when patience ends."""
+"""One conversation over both carriers: which tasks are ready and done, and when a silent task ends the run."""
 
 from __future__ import annotations
 

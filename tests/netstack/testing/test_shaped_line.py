@@ -1,4 +1,4 @@
-"""The model of a shaped line: what comes late enough, in order, at its rate, and what is lost."""
+"""The model of a shaped line: frames arrive in order, after its delay, at its rate, or are lost."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class World:
             self.written[index].append(record)
 
     def tries(self, step: Callable[[], bool]) -> bool:
-        """Whether a step succeeds; who waits afterwards has to be told of memory."""
+        """Whether a step succeeds. If it fails, the writer waits for a notification of free memory."""
         self.is_told = False
         return step()
 

@@ -20,6 +20,7 @@ import trio
 from ....base.errors import ErrorCode, RemoteProtocolError
 from ....base.text.bounded_msgpack import memory_bytes
 from ....base.text.limited_log import LimitedLog
+from ....base.units import first_of
 from ....schedule import events, instructions
 from ....schedule.checkpoint.instructions import JobTask, Subtask
 from ....schedule.checkpoint.snapshot import TaskFile
@@ -180,9 +181,8 @@ class JobTasks:
             if self._scheduler.execution_state(subtask) in _STOPPING:
                 vertex, index = topology.place_of(subtask)
                 names.append(f"{topology.job.vertices[vertex].name} {index}")
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         tasks = f"{len(names)} of {topology.subtask_count} tasks"
-        return f"{tasks}, in the regions that the failure affects, restart ({', '.join(names[:_NAMED])}{more})"
+        return f"{tasks}, in the regions that the failure affects, restart ({first_of(names, _NAMED)})"
 
     def _number(self, subtask: Subtask) -> int:
         return self._scheduler.topology.subtask(self._vertices[subtask[0]], subtask[1])
