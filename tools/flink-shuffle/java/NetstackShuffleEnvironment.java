@@ -22,7 +22,9 @@ import org.apache.flink.runtime.executiongraph.PartitionInfo;
 import org.apache.flink.runtime.io.network.NettyShuffleEnvironment;
 import org.apache.flink.runtime.io.network.api.writer.ResultPartitionWriter;
 import org.apache.flink.runtime.io.network.partition.PartitionProducerStateProvider;
+import org.apache.flink.runtime.execution.SuppressRestartsException;
 import org.apache.flink.runtime.io.network.partition.ResultPartitionID;
+import org.apache.flink.runtime.io.network.partition.ResultPartitionType;
 import org.apache.flink.runtime.io.network.partition.consumer.SingleInputGate;
 import org.apache.flink.runtime.shuffle.ShuffleEnvironment;
 import org.apache.flink.runtime.shuffle.ShuffleIOOwnerContext;
@@ -123,6 +125,7 @@ final class NetstackShuffleEnvironment implements ShuffleEnvironment<ResultParti
     public List<ResultPartitionWriter> createResultPartitionWriters(
             ShuffleIOOwnerContext owner, List<ResultPartitionDeploymentDescriptor> descriptors) {
         List<ResultPartitionWriter> writers = new ArrayList<>();
+        descriptors.forEach(NetstackShuffleEnvironment::checkServed);
         for (ResultPartitionDeploymentDescriptor descriptor : descriptors) {
             NetstackResultPartition writer = new NetstackResultPartition(
                     socket(),
@@ -137,6 +140,25 @@ final class NetstackShuffleEnvironment implements ShuffleEnvironment<ResultParti
             writers.add(writer);
         }
         return writers;
+    }
+
+    /**
+     * Fails the task of a partition that netstack does not serve, and with it the job, once. The failure is here and not
+     * in the ShuffleMaster, because then Flink's JobManager did not end after the job (2.3).
+     */
+    private static void checkServed(ResultPartitionDeploymentDescriptor descriptor) {
+        ResultPartitionType type = descriptor.getPartitionType();
+        if (type != ResultPartitionType.BLOCKING && !type.isPipelinedOrPipelinedBoundedResultPartition()) {
+            throw new SuppressRestartsException(new UnsupportedOperationException(
+                    "netstack serves pipelined and blocking partitions to Flink, not " + type
+                            + ": set execution.batch-shuffle-mode to ALL_EXCHANGES_BLOCKING or ALL_EXCHANGES_PIPELINED"));
+        }
+        if (descriptor.isNumberOfPartitionConsumerUndefined()) {
+            // Then a consumer reads several subpartitions, and only Flink's own partitions may say which it is.
+            throw new SuppressRestartsException(new UnsupportedOperationException(
+                    "netstack serves blocking partitions to a parallelism that is known before they are written, which"
+                            + " Flink's adaptive batch scheduler does not know: set jobmanager.scheduler to Default"));
+        }
     }
 
     @Override

@@ -4,10 +4,8 @@ import java.util.concurrent.CompletableFuture;
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.configuration.MemorySize;
 import org.apache.flink.runtime.clusterframework.types.ResourceID;
-import org.apache.flink.runtime.execution.SuppressRestartsException;
 import org.apache.flink.runtime.io.network.NettyShuffleServiceFactory;
 import org.apache.flink.runtime.io.network.api.writer.ResultPartitionWriter;
-import org.apache.flink.runtime.io.network.partition.ResultPartitionType;
 import org.apache.flink.runtime.io.network.partition.consumer.SingleInputGate;
 import org.apache.flink.runtime.shuffle.NettyShuffleDescriptor;
 import org.apache.flink.runtime.shuffle.PartitionDescriptor;
@@ -53,18 +51,6 @@ public final class NetstackShuffleServiceFactory
         @Override
         public CompletableFuture<NettyShuffleDescriptor> registerPartitionWithProducer(
                 JobID job, PartitionDescriptor partition, ProducerDescriptor producer) {
-            ResultPartitionType type = partition.getPartitionType();
-            if (type != ResultPartitionType.BLOCKING && !type.isPipelinedOrPipelinedBoundedResultPartition()) {
-                return CompletableFuture.failedFuture(new SuppressRestartsException(new UnsupportedOperationException(
-                        "netstack serves pipelined and blocking partitions to Flink, not " + type
-                                + ": set execution.batch-shuffle-mode to ALL_EXCHANGES_BLOCKING or ALL_EXCHANGES_PIPELINED")));
-            }
-            if (partition.isNumberOfPartitionConsumerUndefined()) {
-                // Then a consumer reads several subpartitions, and only Flink's own partitions may say which it is.
-                return CompletableFuture.failedFuture(new SuppressRestartsException(new UnsupportedOperationException(
-                        "netstack serves blocking partitions to a parallelism that is known before they are written, which"
-                                + " Flink's adaptive batch scheduler does not know: set jobmanager.scheduler to Default")));
-            }
             ResourceID elsewhere = new ResourceID("netstack-of-" + producer.getProducerLocation().getResourceIdString());
             return flinks.registerPartitionWithProducer(
                     job,
