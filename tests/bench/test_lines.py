@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from netstack.testing.shaped_line import Shape
-from netstack_bench.cli import main
+from netstack_bench.cli import Runners, main
 from netstack_bench.equivalence import Verdict
 from netstack_bench.lines.cells import LINES, LineCell, cells
 from netstack_bench.lines.command import counts
@@ -90,6 +91,30 @@ def test_the_sides_take_turns() -> None:
 
     passes(side("real"), side("emulated"), only=CELLS[:2], repeats=2, most=2)
     assert log == ["real", "emulated"] * 2 + ["emulated", "real"] * 2
+
+
+def test_ctrl_c_keeps_the_cells_that_were_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextlib.contextmanager
+    def line(shape: Shape) -> Iterator[Callable[[LineCell], Mapping[str, Any]]]:
+        yield lambda cell: result(2.0)
+
+    class Stops(Runners):
+        runs = 0
+
+        def run_once(self, spec: Any, **more: Any) -> dict[str, Any]:
+            self.runs += 1
+            if self.runs == 3:
+                raise KeyboardInterrupt
+            return result(2.0)
+
+    monkeypatch.setattr("netstack_bench.lines.command.why_not", lambda: None)
+    monkeypatch.setattr("netstack_bench.lines.command.real_line", line)
+    assert main(["lines", "--json"], runners=Stops()) == 130
+    captured = capsys.readouterr()
+    assert [each["figures"]["p50"]["repeats"] for each in json.loads(captured.out)["lines"]] == [1, 1] + [0] * 22
+    assert "stopped by Ctrl-C" in captured.err
 
 
 def test_without_the_right_to_make_hosts_it_says_so(

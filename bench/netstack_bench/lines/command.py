@@ -20,6 +20,7 @@ from ..emulation import WITHIN
 from ..equivalence import Verdict
 from ..flags import flag, json_flag
 from ..host import host_facts, version
+from ..stopping import kept_at_interrupt
 from .cells import LineCell, cells
 from .measure import Measured, measure, part_of, real_line
 
@@ -42,7 +43,8 @@ def lines(app: Any, /, seconds: float, repeats: int, most_repeats: int, most_cel
     A figure (throughput, p50, p99) is within 15 % of the real one if its 95 % interval lies inside that margin, outside
     if it lies outside, and else undecided. Undecided cells are measured again, up to --most-repeats.
 
-    Needs root. The first passes take about 20 minutes. Exit code 1 if no run of a cell succeeded.
+    Needs root. The first passes take about 20 minutes. Ctrl-C keeps what was measured. Exit code 1 if no
+    run of a cell succeeded.
     """
     if missing := why_not():
         raise ConfigError(f"a real line cannot be made here: {missing}")
@@ -59,14 +61,12 @@ def lines(app: Any, /, seconds: float, repeats: int, most_repeats: int, most_cel
         errors.print(f"pass {repeat + 1}: {text}", soft_wrap=True, highlight=False)
 
     measured: list[Measured] = []
-    try:
-        passes = measure(chosen, real_line, emulated, repeats=repeats, most_repeats=most_repeats, on_run=on_run)
-        for after_pass in passes:
-            measured = after_pass
-    except KeyboardInterrupt:
-        if not measured:
-            raise
-        errors.print("stopped: only finished passes are shown")
+    with kept_at_interrupt(lambda: bool(measured)) as stopped:
+        runs = measure(chosen, real_line, emulated, repeats=repeats, most_repeats=most_repeats, on_run=on_run)
+        for so_far in runs:
+            measured = so_far
+    if stopped.by:
+        errors.print(f"stopped by {stopped.by}: each cell has the runs that it had until then")
     if as_json:
         document = {"lines": [each.as_dict() for each in measured], "counts": counts(measured)}
         console.print_json({**document, "host": host_facts(), "version": version()})
@@ -75,7 +75,7 @@ def lines(app: Any, /, seconds: float, repeats: int, most_repeats: int, most_cel
     for each in measured:
         for text in each.errors[:1]:
             errors.print(f"[red]failed:[/] {each.cell}: {text}", soft_wrap=True)
-    return 0 if measured and all(each.real and each.emulated for each in measured) else 1
+    return 1 if any(each.errors and not (each.real and each.emulated) for each in measured) else 0
 
 
 def counts(measured: Sequence[Measured]) -> dict[str, dict[str, int]]:

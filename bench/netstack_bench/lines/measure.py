@@ -103,7 +103,7 @@ def measure(
     most_repeats: int,
     on_run: Callable[[str, int], None] = lambda text, repeat: None,
 ) -> Iterator[list[Measured]]:
-    """Gives all cells after each pass: each pass runs every cell on both sides, those of a line together.
+    """Gives all cells each time that one was run on both sides; a pass runs every cell, those of a line together.
 
     After `repeats` passes only undecided cells are measured again, as `looks_after` says. The two sides take turns;
     every second pass begins with the other one.
@@ -123,8 +123,7 @@ def measure(
                     sides = [(each.real, run_real), (each.emulated, emulated)]
                     for side, run in sides if repeat % 2 == 0 else sides[::-1]:
                         each.add(side, run(each.cell))
-        if todo:
-            yield everything
+                    yield everything
 
 
 @contextlib.contextmanager
