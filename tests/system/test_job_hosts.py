@@ -2,7 +2,7 @@
 
 One has a slow line: its task gets a second attempt.
 
-The hosts are network namespaces (`tools/hosts.py`); everything is done by the commands that a user has.
+The hosts are network namespaces (`netstack.testing.namespaces`); everything is done by the commands that a user has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 import batch_jobs
 import jobworld
 import pytest
-from tool_modules import load_tool
+
+from netstack.testing.namespaces import Hosts
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.xdist_group("hosts")]  # one set of hosts for all
 
@@ -73,7 +74,7 @@ class Cluster:
 @contextmanager
 def open_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heartbeat_timeout: str) -> Iterator[Cluster]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
-    with load_tool("hosts").Hosts(3) as hosts:
+    with Hosts(3) as hosts:
         yield Cluster(hosts, tmp_path, heartbeat_timeout)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tool_modules import load_tool
 
+from netstack.testing.namespaces import Hosts
 from netstack.testing.simulate.history import APPLIED, SINK
 from netstack.testing.simulate.real import CUT, KILL, KINDS, SOURCES, judged, planned, torment
 
@@ -28,7 +28,7 @@ def test_its_history_is_sound_whatever_happens_and_a_damaged_one_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with load_tool("hosts").Hosts(3) as hosts:
+    with Hosts(3) as hosts:
         verdict = torment(hosts, 1, tmp_path)
     assert verdict.anomalies == ()
     assert KILL in {fault.kind for fault in verdict.faults}

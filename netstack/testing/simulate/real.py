@@ -1,6 +1,6 @@
 """The checked job on real processes that are killed, stopped, disconnected, or whose disk is full.
 
-Takes: hosts (`tools/hosts.py`: network namespaces), a seed. Gives: the faults, and the anomalies of the history with
+Takes: hosts (`testing.namespaces`), a seed. Gives: the faults, and the anomalies of the history with
 their witnesses.
 
 Host 0 has the JobManager and the user, each other host a TaskManager of one slot. They share a small tmpfs with the
@@ -21,9 +21,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 from ...base.errors import NetstackError
+from ..namespaces import Hosts
 from .history import BEGUN, Anomaly, Event, read_history
 from .recorded_job import job as recorded_job, verdict
 
@@ -55,27 +56,6 @@ _ANSWER_S: Final = 60.0
 
 class TormentFailed(NetstackError):
     """The job did not end, or failed, or a host did not come up."""
-
-
-class Hosts(Protocol):
-    """What `tools/hosts.py` makes."""
-
-    count: int
-
-    def address(self, host: int) -> str:
-        """IPv4 address of a host."""
-
-    def start(self, host: int, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """Starts a process on a host."""
-
-    def run(self, host: int, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        """Runs a command on a host."""
-
-    def cut(self, host: int) -> None:
-        """Unplugs it."""
-
-    def heal(self, host: int) -> None:
-        """Plugs it in."""
 
 
 @final

@@ -29,14 +29,14 @@ _FEW_ENTRIES: Final = 50
 
 def fair_part(sizes: Iterable[int], most: int) -> int:
     """Returns the largest size at which all parts, cut to that size, have at most `most` together."""
-    narrow = sorted(sizes)
+    ascending = sorted(sizes)
     left = most
-    for number, size in enumerate(narrow):  # narrow parts stay whole, wide ones divide the rest
-        each = left // (len(narrow) - number)
+    for number, size in enumerate(ascending):  # small parts stay whole, large ones divide the rest
+        each = left // (len(ascending) - number)
         if size > each:
             return each
         left -= size
-    return narrow[-1] if narrow else 0
+    return ascending[-1] if ascending else 0
 
 
 def shortened_vertices(vertices: Sequence[Document], most: int) -> list[Document]:
