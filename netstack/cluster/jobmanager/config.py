@@ -36,6 +36,7 @@ class JobManagerConfig:
         max_connections: maximum number of connections.
         max_unproven: maximum number of connections that have not proven the secret.
         max_asks: maximum number of pending requests of one client.
+        max_jobs: maximum number of jobs that have not ended.
         max_ended_jobs: number of ended jobs that are remembered.
         checkpoint_roots: checkpoint folders that jobs name, and savepoints that they start from, must lie below one of
             these; empty: anywhere.
@@ -67,6 +68,7 @@ class JobManagerConfig:
     max_connections: int = 4096
     max_unproven: int = 64
     max_asks: int = 64
+    max_jobs: int = 1024
     max_ended_jobs: int = 256
     checkpoint_roots: tuple[str, ...] = ()
     require_tls: bool = False
@@ -83,7 +85,7 @@ class JobManagerConfig:
         for name in ("slot_timeout_s", "slot_idle_timeout_s", "heartbeat_timeout_s", "handshake_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be more than 0 seconds")
-        for name in ("max_connections", "max_unproven", "max_asks", "max_ended_jobs"):
+        for name in ("max_connections", "max_unproven", "max_asks", "max_jobs", "max_ended_jobs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: the minimum is 1")
         if self.is_standby and self.folder is None:

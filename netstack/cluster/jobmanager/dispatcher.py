@@ -31,6 +31,7 @@ from ...schedule.graph.job_limits import check_limits, shortened_name
 from ...schedule.slots.slot_sharing import FixedPlacement
 from ..disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from .datasets import readers_of
+from .job_budget import JobBudget
 from .job_master.checkpoints import CheckpointOwners
 from .job_master.job_master import JobMaster
 from .job_master.savepoints import adopt_savepoint
@@ -83,6 +84,7 @@ class Dispatcher:
         self._on_left = on_left
         self._prune_packages = prune_packages
         self._in_thread = parts.in_thread
+        self._budget = JobBudget(parts.config.max_jobs)
         self._owners = CheckpointOwners(parts.config.checkpoint_roots, parts.in_thread)
 
     async def submit(
@@ -113,8 +115,8 @@ class Dispatcher:
             The id of the job.
 
         Raises:
-            ConfigError: the job is invalid, reads a missing dataset, or names a checkpoint folder that another job uses
-                or that lies outside the allowed roots.
+            ConfigError: the job is invalid, reads a missing dataset, names a checkpoint folder that another job uses or
+                that lies outside the allowed roots, or there are too many jobs (`JobBudget`).
             StateMismatch: the savepoint does not fit the job; the text contains the difference.
             NetstackError: the job cannot be stored, or the savepoint cannot be read.
 
@@ -143,6 +145,7 @@ class Dispatcher:
             await self._owners.check_place(from_savepoint)
         if record.named_folder is not None:
             await self._owners.check_place(record.named_folder)
+        self._budget.admit(job_id, record.size)
         try:
             await self._own(record)
             if record.storage is not None:
@@ -168,6 +171,7 @@ class Dispatcher:
                 await self._start(record, record.stored.restore)
         except BaseException:
             if record.master is None:
+                self._budget.leave(job_id)
                 self._disown(record)
             raise
         if record.generated is not None and record.generated.warning:
@@ -211,6 +215,7 @@ class Dispatcher:
             raise ConfigError(f"the JobManager ended while {COMMITTED}")
         record = read_job(record.stored, self._parts)
         self.records[record.stored.job_id] = record
+        self._budget.take_up(record.stored.job_id, record.size)
         if not self._parts.config.takes_up_jobs:
             await self._leave(record)
             return
@@ -424,6 +429,7 @@ class Dispatcher:
             waits,
         )
         record.end = end
+        self._budget.leave(job_id)
         record.ended.set()
         LOGGER.info("job %s (%s): %s%s", record.stored.job_id, record.name, state.value, reason and f": {reason}")
         self._forget_old()

@@ -26,10 +26,12 @@ from ...schedule.scheduler import Scheduler, SchedulerSettings
 from ...schedule.slots.slot_pool import SlotPoolSettings
 from ...schedule.slots.slot_sharing import FixedPlacement
 from ...schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
+from .job_budget import JobSize
 from .job_master.job_master import JobMaster
 from .job_services import JobCoordinator
 from .parts import JobManagerParts
 from .store import StoredJob
+from .views.bounds import packed_bytes
 
 
 @final
@@ -52,6 +54,7 @@ class JobRecord:
         waits_for: why it does not run, or why its end is not stored yet.
         is_taken_up: whether an earlier JobManager ran it.
         is_canceled: whether it was canceled before it was taken up again.
+        size: what it costs until it ends; nothing for jobs that cannot be read.
         made_s: when it was submitted, on trio's clock.
     """
 
@@ -73,6 +76,7 @@ class JobRecord:
     is_taken_up: bool = False
     is_canceled: bool = False
     ended: trio.Event = field(default_factory=trio.Event)
+    size: JobSize = field(default_factory=JobSize)
     made_s: float = field(default_factory=trio.current_time)
 
     def __post_init__(self) -> None:
@@ -94,7 +98,7 @@ def read_job(
     """Creates the record of a stored job. Raises ConfigError if the job cannot run."""
     graph = job_of(stored.document)
     generated = generate_job(graph)
-    check_size(len(graph.nodes), (each.parallelism for each in generated.job.vertices))
+    subtasks = check_size(len(graph.nodes), (each.parallelism for each in generated.job.vertices))
     settings = graph.settings
     folder = None
     takes_checkpoints = generated.job.checkpoints is not None
@@ -118,6 +122,7 @@ def read_job(
         settings.retain,
         placement,
         coordinator,
+        size=JobSize(subtasks, packed_bytes(dict(stored.document))),
     )
     if graph.settings.scheduling is not None:
         check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))

@@ -7,6 +7,7 @@ plane in four, and 10,000 descriptors take a few KiB.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ UNKNOWN: Final = 0xFFFF_FFFF
 """In the column of TaskManagers: the partition's location is unknown."""
 
 _PARTITION_NAME: Final = re.compile(r"([^/]*)/(.*)/(\d+)\.(\d+)", re.DOTALL)
+_MAX_DATASET_BYTES: Final = 200
 _COLUMNS: Final = ("index", "partition", "attempt", "taskmanager")
 _WIDTH: Final = 4
 MAX_SERIALISED_BYTES: Final = 1 << 28
@@ -85,7 +87,19 @@ def partition_name(execution: str, dataset: str, partition: int, attempt: int) -
     Raises:
         ConfigError: the name is too long.
     """
-    return partition_id(f"{execution}/{dataset}/{partition}.{attempt}")
+    return partition_id(f"{execution}/{dataset_part(dataset)}/{partition}.{attempt}")
+
+
+def dataset_part(dataset: str) -> str:
+    """The part of a partition's name that tells its dataset: the dataset's name, or its beginning and a digest.
+
+    Names of operators may have 256 characters, the name of a partition 255 bytes.
+    """
+    encoded = dataset.encode(errors="surrogatepass")  # partition_id refuses lone surrogates
+    if len(encoded) <= _MAX_DATASET_BYTES:
+        return dataset
+    digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
+    return f"{encoded[: _MAX_DATASET_BYTES - len(digest) - 1].decode(errors='ignore')}~{digest}"
 
 
 @final

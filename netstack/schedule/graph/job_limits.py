@@ -56,12 +56,15 @@ def check_limits(document: Mapping[str, Any]) -> None:
             waiting += [(f"{place}[{number}]", field, each) for number, each in enumerate(value)]
 
 
-def check_size(operators: int, parallelisms: Iterable[int]) -> None:
+def check_size(operators: int, parallelisms: Iterable[int]) -> int:
     """Checks how much a job makes a JobManager schedule.
 
     Args:
         operators: number of its operators.
         parallelisms: of its vertices; those that are decided at run time count as 1.
+
+    Returns:
+        The number of its subtasks.
 
     Raises:
         ConfigError: the job is too large.
@@ -74,6 +77,7 @@ def check_size(operators: int, parallelisms: Iterable[int]) -> None:
             f"the job has {subtasks:,} subtasks; the maximum is {MAX_SUBTASKS:,}: chain more operators, or give some a"
             " lower parallelism"
         )
+    return subtasks
 
 
 def shortened_name(name: str) -> str:

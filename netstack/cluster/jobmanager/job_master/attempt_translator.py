@@ -19,7 +19,7 @@ from ....base.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ....base.ids import PartitionId
 from ....base.text.safe_text import safe_repr, safe_text
 from ....schedule import events, instructions
-from ....schedule.descriptors.shuffle import TaskManagerLocation, partition_name, partition_place
+from ....schedule.descriptors.shuffle import TaskManagerLocation, dataset_part, partition_name, partition_place
 from ....schedule.execution import ExecutionInput
 from ....schedule.scheduler import Scheduler
 from ....schedule.slots.slots import PhysicalSlot
@@ -52,7 +52,7 @@ class AttemptTranslator:
         self._job_id = job_id
         self._scheduler = scheduler
         job = scheduler.topology.job
-        self._datasets = {dataset.name: number for number, dataset in enumerate(job.datasets)}
+        self._datasets = {dataset_part(dataset.name): number for number, dataset in enumerate(job.datasets)}
 
     # To TaskManagers.
 

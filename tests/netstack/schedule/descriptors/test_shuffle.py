@@ -7,6 +7,7 @@ import zlib
 import msgpack
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from netstack.base.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from netstack.base.ids import ChannelDescriptor, ResultPartitionType
@@ -16,6 +17,7 @@ from netstack.schedule.descriptors.shuffle import (
     TaskManagerLocation,
     announceable,
     compress,
+    dataset_part,
     execution_name,
     is_of_job,
     partition_name,
@@ -150,7 +152,18 @@ def test_lists_that_do_not_fit_the_group() -> None:
 def test_a_partition_is_named_by_its_attempt() -> None:
     assert partition_name("job", "words", 3, 2) == "job/words/3.2"
     with pytest.raises(ConfigError, match="255"):
-        partition_name("job", "w" * 255, 0, 0)
+        partition_name("j" * 255, "words", 0, 0)
+    with pytest.raises(ConfigError, match="UTF-8"):
+        partition_name("job", "\ud800", 0, 0)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=190, max_size=256), unique=True, max_size=4))
+def test_datasets_of_any_name_have_partitions_that_are_told_apart(names: list[str]) -> None:
+    """Law: an operator's name may have 256 characters of up to 4 bytes; the longest were refused when deployed."""
+    partitions = [partition_name(execution_name("0" * 16, 2**31), f"{name}.0", 99_999, 99_999) for name in names]
+    assert len({*partitions}) == len(names)
+    for name, partition in zip(names, partitions, strict=True):
+        assert partition_place(partition).dataset == dataset_part(f"{name}.0")
 
 
 def test_a_later_life_of_the_jobmanager_has_other_names_of_the_same_job() -> None:
