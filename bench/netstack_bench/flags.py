@@ -29,6 +29,7 @@ from netstack.cli.values import (
     RATE,
     RATES,
     SECONDS,
+    SHARE,
     SIZE,
     SIZES,
     SWITCH,
@@ -284,6 +285,24 @@ def network_flag(kind: Parsed, more: str) -> Flag:
     )
 
 
+line_flags: Flag = flags(
+    flag(
+        "--queue",
+        SIZE,
+        "Size of the imitated line's queue, in front of it; by default what the line carries in a round trip, and at"
+        " least 128 KiB. TCP keeps most of it full.",
+    ),
+    flag_of(
+        _RUN,
+        "--loss",
+        SHARE,
+        "Part of the imitated line's frames that is lost, such as 0.1%: TCP sends them again, and sends more slowly.",
+    ),
+    flag_of(_RUN, "--jitter", LENGTH, "Add up to this much to the delay of the imitated line, evenly distributed."),
+)
+"""More properties of the line that `--network` imitates."""
+
+
 def _link(rate: Parsed, network: Parsed, more: str) -> Flag:
     return flags(
         flag(
@@ -294,6 +313,7 @@ def _link(rate: Parsed, network: Parsed, more: str) -> Flag:
             "link_bytes_per_s" if rate is LINK_RATE else "links_bytes_per_s",
         ),
         network_flag(network, f", in place of --link-rate and --round-trip{more}"),
+        line_flags,
     )
 
 

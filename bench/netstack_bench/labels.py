@@ -48,6 +48,8 @@ def setting_text(name: str, value: Any) -> str:
         return format_duration(value, space=" ")
     if name == "link_bytes_per_s":
         return format_link_rate(value)
+    if name == "loss":
+        return f"{100 * value:g}%"
     if name == "credit":
         return "on" if value else "off"
     return format_size(value, space=" ") if name.endswith("_bytes") else plain(value)

@@ -84,6 +84,12 @@ def describe_spec(spec: RunSpec) -> str:
         parts.append(f"round trip {format_duration(spec.round_trip_s, space=' ')}")
     if spec.link_bytes_per_s is not None:
         parts.append(f"link {setting_text('link_bytes_per_s', spec.link_bytes_per_s)}")
+    if spec.queue_bytes is not None:
+        parts.append(f"queue {format_size(spec.queue_bytes, space=' ')}")
+    if spec.loss:
+        parts.append(f"loss {setting_text('loss', spec.loss)}")
+    if spec.jitter_s:
+        parts.append(f"jitter {format_duration(spec.jitter_s, space=' ')}")
     if spec.acts_as != "netstack":
         parts.append(f"as {spec.acts_as}")
     if not spec.credit:

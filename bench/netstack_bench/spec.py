@@ -123,6 +123,7 @@ class RunSpec(Settings):
       of the run.
     - `spin_s` is how long a reader, or a writer without a buffer, spins before it parks.
     - `memory_bytes` None is the memory that the buffers of an end need.
+    - `queue_bytes` None is the rate times the round trip, and at least 128 KiB (`shaped_line.Shape`).
     """
 
     ENGINE_KIND: ClassVar[str] = "local"
@@ -152,6 +153,9 @@ class RunSpec(Settings):
     transport: TransportName = "tcp"
     round_trip_s: float = 0.0
     link_bytes_per_s: int | None = None
+    queue_bytes: int | None = None
+    loss: float = 0.0
+    jitter_s: float = 0.0
     input_path: str | None = None
     key_column: str | None = None
     warmup_s: float = 0.3
@@ -188,6 +192,7 @@ class RunSpec(Settings):
             ("--spare-buffers", self.spare_buffers, 0),
             ("--overdraft-buffers", self.overdraft_buffers, 0),
             ("--link-rate", self.link_bytes_per_s, 1),
+            ("--queue", self.queue_bytes, 1),
             ("--memory", self.memory_bytes, 1),
         )
         if self.seconds is not None and not self.seconds > 0:
@@ -195,8 +200,16 @@ class RunSpec(Settings):
         for flag, rate in (("--rate", self.rate_per_s), ("--consume-rate", self.consume_rate_per_s)):
             if rate is not None and not rate > 0:
                 raise ConfigError(f"{flag} {rate}: give more than 0 records a second")
+        if not (0 <= self.loss < 1 and self.jitter_s >= 0):
+            raise ConfigError(
+                f"--loss {self.loss:.0%}, --jitter {self.jitter_s:g}s: give 0% to below 100%, and 0s or more"
+            )
+        if self.queue_bytes is not None and self.link_bytes_per_s is None:
+            raise ConfigError(
+                "--queue without --link-rate: a line without a limit has no queue; give the rate, or --network"
+            )
         if self.transport == "tls" and self.is_impaired:
-            raise ConfigError("--transport tls with --round-trip or --link-rate is not measured: leave one out")
+            raise ConfigError(f"--transport tls with {self.line_flags[0]} is not measured: leave one out")
         if self.verify == "sample" and (self.rate_per_s is not None or self.input_path is not None):
             raise ConfigError("--verify sample with --rate or --input: every record is verified there; leave one out")
         if self.verify == "sample" and self.ENGINE_KIND != "local":
@@ -275,8 +288,20 @@ class RunSpec(Settings):
 
     @property
     def is_impaired(self) -> bool:
-        """Whether delay or a rate limit is added to the connection."""
-        return self.round_trip_s > 0 or self.link_bytes_per_s is not None
+        """Whether the connection imitates a line."""
+        return bool(self.line_flags)
+
+    @property
+    def line_flags(self) -> list[str]:
+        """The flags that make the connection imitate a line."""
+        line = {
+            "--round-trip": self.round_trip_s,
+            "--link-rate": self.link_bytes_per_s,
+            "--queue": self.queue_bytes,
+            "--loss": self.loss,
+            "--jitter": self.jitter_s,
+        }
+        return [flag for flag, value in line.items() if value]
 
     @property
     def effective_batch_records(self) -> int:

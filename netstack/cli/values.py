@@ -141,6 +141,17 @@ def _is_rate(text: str) -> bool:
         return False
 
 
+def parse_share(text: str) -> float:
+    """Parses a share such as `0.1%`. Raises ConfigError unless it is 0 or a percentage below 100."""
+    number, percent, rest = text.strip().partition("%")
+    share = parse_number(number) / 100
+    if share and not percent:
+        raise ConfigError(f"{text!r} has no unit: write {number}%, or {share * 1e4:g}% for {number} of 1")
+    if rest or not 0 <= share < 1:
+        raise ConfigError(f"{text!r}: give a percentage from 0% to below 100%")
+    return share
+
+
 def parse_switch(text: str) -> bool:
     """Parses `on` or `off`. Raises ConfigError if the text is neither."""
     try:
@@ -170,6 +181,7 @@ LINK_RATE: Final = Parsed("rate", parse_link_rate)
 LINK_RATES: Final = ParsedList("rate,...", parse_link_rate)
 NETWORK: Final = Parsed("network", parse_network)
 NETWORKS: Final = ParsedList("network,...", parse_network)
+SHARE: Final = Parsed("percentage", parse_share)
 SWITCH: Final = Parsed("on|off", parse_switch)
 DURATIONS: Final = ParsedList("duration,...", parse_duration)
 LENGTHS: Final = ParsedList("duration,...", parse_length)

@@ -41,7 +41,8 @@ from ..base.units import format_duration, format_link_rate, format_size, parse_d
 FRAME_BYTES: Final = 24
 """What each Ethernet frame takes on the line beside its header and packet: preamble, checksum, gap."""
 
-STREAM_SHARE: Final = 1448 / (1514 + FRAME_BYTES)
+MAX_FRAME_BYTES: Final = 1514 + FRAME_BYTES
+STREAM_SHARE: Final = 1448 / MAX_FRAME_BYTES
 """The part of a line's bytes that is a TCP stream's: frames are full, and have timestamps."""
 
 _LEAST_FRAME: Final = 60

@@ -135,7 +135,7 @@ def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> No
         "run --records 1000 --emit arrow --batch-records 64 --channels 4 --buffer-timeout 1ms "
         f"--rate 500 --segment-size 64KiB --exclusive-buffers 3 --floating-buffers 5 --transport unix --input {rows} "
         "--key a --warmup 0 --checksum --credit off --debloat 1s --consume-rate 2000 --round-trip 10ms "
-        "--link-rate 100MiB"
+        "--link-rate 100MiB --queue 1MB --loss 0.5% --jitter 2ms"
     )
     assert main(flags.split(), runners=runners) == 0
     assert runners.specs == [
@@ -159,6 +159,9 @@ def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> No
             consume_rate_per_s=2000.0,
             round_trip_s=0.01,
             link_bytes_per_s=100 << 20,
+            queue_bytes=1_000_000,
+            loss=0.005,
+            jitter_s=0.002,
         )
     ]
 
@@ -375,6 +378,12 @@ def test_warnings_of_runs_are_printed_after_a_sweep(
         (["run", "--link-rate", "200"], "'200' has no unit: write 200Mbit or 200MB"),
         (["run", "--network", "1Gbit:1ms", "--round-trip", "1ms"], "--network with --round-trip: the network says it"),
         (["run", "--network", "1Gbit:1ms", "--link-rate", "1MB"], "--network with --link-rate: the network says it"),
+        (["run", "--loss", "0.1"], "'0.1' has no unit: write 0.1%, or 10% for 0.1 of 1"),
+        (["run", "--loss", "100%"], "'100%': give a percentage from 0% to below 100%"),
+        (["run", "--loss", "1%x"], "'1%x': give a percentage"),
+        (["run", "--loss", "much"], "'much' is not a number"),
+        (["run", "--queue", "1MB"], "--queue without --link-rate"),
+        (["run", "--loss", "1%", "--transport", "tls"], "--transport tls with --loss"),
         (["run", "--network", "none"], "'--network': 'none' is not allowed here"),
         (["sweep", "--network", "1Gbit:1ms", "--round-trip", "1ms"], "--network with --round-trip"),
         (["sweep", "--network", "1Gbit:1ms", "--link-rate", "1MB"], "--network with --link-rate"),

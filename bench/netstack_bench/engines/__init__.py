@@ -77,8 +77,7 @@ def peer_spec(name: str, spec: RunSpec) -> RunSpec:
     if name not in ("raw", "zmq", "flight"):
         return spec
     for flag, is_asked in (
-        ("--round-trip", spec.round_trip_s > 0),
-        ("--link-rate", spec.link_bytes_per_s is not None),
+        *((flag, True) for flag in spec.line_flags),
         ("--consume-rate", spec.consume_rate_per_s is not None),
         ("--checkpoints", spec.checkpoints != "none"),
         ("--memory", spec.memory_bytes is not None),

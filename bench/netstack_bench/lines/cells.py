@@ -44,6 +44,9 @@ class LineCell:
         values = self.spec.as_dict() | {
             "round_trip_s": self.shape.round_trip_s,
             "link_bytes_per_s": self.shape.rate_bytes_per_s,
+            "queue_bytes": self.shape.queue_bytes,
+            "loss": self.shape.loss,
+            "jitter_s": self.shape.jitter_s,
         }
         return RunSpec.from_dict(values)
 

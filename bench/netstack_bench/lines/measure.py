@@ -28,6 +28,7 @@ from ..figure import Figure
 from .cells import LineCell
 
 CONGESTION_CONTROL: Final = "cubic"
+_ALLOWED: Final = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 RunOnce = Callable[[LineCell], Mapping[str, Any]]
 
 
@@ -126,6 +127,25 @@ def measure(
                     yield everything
 
 
+def _choose_congestion_control(hosts: Hosts) -> None:
+    """Makes both hosts use the one that the emulation imitates, whatever this machine's default is.
+
+    A namespace may choose only what the machine allows, so it is allowed for that moment.
+    """
+    command = ["sh", "-c", f"echo {CONGESTION_CONTROL} > /proc/sys/net/ipv4/tcp_congestion_control"]
+    allowed = _ALLOWED.read_text().split()
+    try:
+        _ALLOWED.write_text(" ".join([*allowed, *{CONGESTION_CONTROL}.difference(allowed)]))
+        for host in (1, 2):
+            done = hosts.run(host, command)
+            if done.returncode:
+                raise HostsError(f"host {host} cannot use {CONGESTION_CONTROL}: {done.stderr.strip()}")
+    except OSError as error:
+        raise HostsError(f"the kernel has no congestion control {CONGESTION_CONTROL} ({error})") from error
+    finally:
+        _ALLOWED.write_text(" ".join(allowed))
+
+
 @contextlib.contextmanager
 def real_line(shape: Shape) -> Iterator[RunOnce]:
     """Two hosts joined by a line of this shape, with a TaskManager on each, and the function that makes a run on them.
@@ -138,9 +158,7 @@ def real_line(shape: Shape) -> Iterator[RunOnce]:
             secret_file = Path(folder) / "secret"
             secret_file.touch(mode=0o600)
             secret_file.write_text(os.urandom(32).hex())
-            for host in (1, 2):
-                control = f"echo {CONGESTION_CONTROL} > /proc/sys/net/ipv4/tcp_congestion_control"
-                hosts.run(host, ["sh", "-c", control])
+            _choose_congestion_control(hosts)
             daemons = Daemons(hosts, secret_file)
             daemons.start_all()
             source, sink = daemons.flag.split(",")

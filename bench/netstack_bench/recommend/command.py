@@ -20,7 +20,7 @@ from .. import console
 from ..decision.answer import Answer
 from ..decision.experiment import Budget, Experiment
 from ..decision.goal import Goal
-from ..flags import flag, hosts_flags, json_flag, network_flag, record_bytes_flag
+from ..flags import flag, hosts_flags, json_flag, line_flags, network_flag, record_bytes_flag
 from ..grid import DEFAULT_LATENCY_RATE_PER_S
 from ..labels import warnings_of
 from ..places.placements import LocalPlace, processes_of
@@ -47,6 +47,7 @@ _SEARCH = 1 / 3  # of the budget, for the highest rate
     "bytes_per_s",
 )
 @network_flag(NETWORK, "")
+@line_flags
 @record_bytes_flag(8)
 @flag("--channels", COUNT, "Channels from a source to a sink.", default=1)
 @flag("--parallelism", COUNT, "Sources that a sink reads from.", default=1)

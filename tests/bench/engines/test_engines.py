@@ -68,6 +68,7 @@ def test_flight_needs_whole_words() -> None:
     [
         ({"round_trip_s": 0.01}, "--round-trip"),
         ({"link_bytes_per_s": 1 << 20}, "--link-rate"),
+        ({"jitter_s": 0.001}, "--jitter"),
         ({"consume_rate_per_s": 5.0}, "--consume-rate"),
         ({"transport": "tls"}, "--transport tls"),
         ({"transport": "shm"}, "--transport shm"),

@@ -38,6 +38,7 @@ REAL = [pytest.mark.java, pytest.mark.flink, pytest.mark.long]
         ({"transport": "unix"}, "--transport"),
         ({"round_trip_s": 0.01}, "--round-trip"),
         ({"link_bytes_per_s": 1 << 20}, "--link-rate"),
+        ({"loss": 0.01}, "--loss"),
         ({"emit": "batch"}, "--emit"),
         ({"exclusive_buffers": 4}, "--exclusive-buffers"),
         ({"floating_buffers": 1}, "--floating-buffers"),

@@ -41,6 +41,8 @@ class FlinkSpec(RunSpec):
             ("--transport", spec.transport, "tcp"),
             ("--round-trip", spec.round_trip_s, 0.0),
             ("--link-rate", spec.link_bytes_per_s, None),
+            ("--loss", spec.loss, 0.0),
+            ("--jitter", spec.jitter_s, 0.0),
             ("--emit", spec.emit, "record"),
             ("--read", spec.read, "record"),
             ("--write", spec.write, "task"),

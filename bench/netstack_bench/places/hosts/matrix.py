@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from netstack import GatePlan, NetworkConfig, PartitionPlan, required_buffers
+from netstack.exchange.credit.spare import FEWEST
 from netstack.schedule.graph.job_graph import OperatorKind
 from netstack.schedule.graph.stream_graph import (
     ChainingStrategy,
@@ -145,7 +146,9 @@ class Matrix:
         connections = sum(map(self.slots, range(len(self._hosts)))) - 1
         plan = required_buffers(gates=gates, partitions=partitions, connections=connections, config=config)
         assert plan.maximum is not None, "benchmarks write bounded partitions"
-        return plan.maximum + len(gates) * self.spec.spare_buffers + SPARE_SEGMENTS
+        most = self.spec.spare_buffers  # of all gates of a host together: they share its line
+        spare = max(most, len(gates) * min(most, FEWEST)) if gates else 0
+        return plan.maximum + spare + SPARE_SEGMENTS
 
     def _slot(self, each: Placement) -> tuple[int, int]:
         number = each.subtask - self.on_host(each.host, each.task)[0].subtask

@@ -116,7 +116,7 @@ class MeshSpec(RunSpec):
             ),
             (
                 self.is_impaired,
-                "--network, --round-trip and --link-rate",
+                "--network, --round-trip, --link-rate, --queue, --loss and --jitter",
                 "the link between hosts is real; shape it there, or measure between two processes",
             ),
         ):

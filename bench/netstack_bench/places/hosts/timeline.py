@@ -53,7 +53,7 @@ def _stretch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
     seconds = float(after["t_s"]) - max(float(before["t_s"]), 0.0)
 
     def ms_per_s(*names: str) -> float | None:
-        if names[0] not in after:
+        if any(name not in each for name in names for each in (before, after)):
             return None
         waited_s = sum(float(after[name]) - float(before[name]) for name in names)
         return round(min(1000.0, 1000 * waited_s / seconds), 2)

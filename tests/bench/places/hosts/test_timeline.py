@@ -46,6 +46,14 @@ def test_totals_become_rates_over_each_stretch() -> None:
     assert third["backpressured_ms_per_s"] == 0.0
 
 
+def test_a_rate_needs_both_ends_of_a_stretch() -> None:
+    """The kernel does not say how long tasks were queued in the moment in which a thread ends."""
+    timeline = Timeline()
+    for t_s, said in ((0.0, {}), (0.1, {QUEUED: 0.01}), (0.2, {QUEUED: 0.02}), (0.3, {})):
+        timeline.add(SINK, {"t_s": t_s, "records": 0, "pool_usage": 0.0, **said})
+    assert [sample[QUEUED] for sample in timeline.samples(host_of)] == [None, 100.0, None]
+
+
 def test_what_was_before_the_start_is_no_stretch() -> None:
     timeline = Timeline()
     for t_s in (-0.3, -0.1, 0.1):
