@@ -26,12 +26,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ..base.units import parse_link_rate
 from .shaped_line import Shape
 
 NETWORK: Final = "10.77.0"
 SWITCH: Final = f"{NETWORK}.1"
 DAEMON_PORT: Final = 6121
 _END_S: Final = 10.0
+_BURST_S: Final = 0.05  # of a line, that may go at once
 _MOST_HOSTS: Final = 200
 _NUMBERS: Final = itertools.count()
 
@@ -306,9 +308,11 @@ def _pids(namespace: str) -> list[int]:
 def _limit(namespace: str, device: str, rate: str) -> None:
     if shutil.which("tc") is None:
         raise HostsError("there is no `tc` command, which sets --rate: install iproute2")
+    # What may go at once is also what may wait behind it: 64 KiB at 256 kbit/s would be a queue of two seconds.
+    burst = min(65536, max(2 * 1514, int(parse_link_rate(rate) * _BURST_S)))
     words = ["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf"]
     made = subprocess.run(
-        [*words, "rate", rate, "burst", "64kb", "latency", "20ms"], capture_output=True, text=True, check=False
+        [*words, "rate", rate, "burst", str(burst), "latency", "20ms"], capture_output=True, text=True, check=False
     )
     if made.returncode:
         raise HostsError(f"a rate of {rate} cannot be set: {made.stderr.strip()}; has this kernel tbf?")
