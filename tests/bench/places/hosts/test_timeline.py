@@ -49,8 +49,8 @@ def test_totals_become_rates_over_each_stretch() -> None:
 def test_a_rate_needs_both_ends_of_a_stretch() -> None:
     """The kernel does not say how long tasks were queued in the moment in which a thread ends."""
     timeline = Timeline()
-    for t_s, said in ((0.0, {}), (0.1, {QUEUED: 0.01}), (0.2, {QUEUED: 0.02}), (0.3, {})):
-        timeline.add(SINK, {"t_s": t_s, "records": 0, "pool_usage": 0.0, **said})
+    for t_s, reported in ((0.0, {}), (0.1, {QUEUED: 0.01}), (0.2, {QUEUED: 0.02}), (0.3, {})):
+        timeline.add(SINK, {"t_s": t_s, "records": 0, "pool_usage": 0.0, **reported})
     assert [sample[QUEUED] for sample in timeline.samples(host_of)] == [None, 100.0, None]
 
 

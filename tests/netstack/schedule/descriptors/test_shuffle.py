@@ -158,7 +158,7 @@ def test_a_partition_is_named_by_its_attempt() -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=190, max_size=256), unique=True, max_size=4))
-def test_datasets_of_any_name_have_partitions_that_are_told_apart(names: list[str]) -> None:
+def test_datasets_of_any_name_have_distinct_partitions(names: list[str]) -> None:
     """Law: an operator's name may have 256 characters of up to 4 bytes; the longest were refused when deployed."""
     partitions = [partition_name(execution_name("0" * 16, 2**31), f"{name}.0", 99_999, 99_999) for name in names]
     assert len({*partitions}) == len(names)
