@@ -241,8 +241,8 @@ def test_an_archive_with_two_directories_adds_no_other_module(tmp_path: Path) ->
     data = _two_directories(package, other)
     (tmp_path / "raw.zip").write_bytes(data)
     assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["twofaced.py"]
-    found = zipimport.zipimporter(str(tmp_path / "raw.zip")).find_spec("antigravity_of_others")
-    assert (found is not None) == (sys.version_info < (3, 13)), "from 3.13 on the importer knows ZIP64 too"
+    module = zipimport.zipimporter(str(tmp_path / "raw.zip")).find_spec("antigravity_of_others")
+    assert (module is not None) == (sys.version_info < (3, 13)), "from 3.13 on the importer knows ZIP64 too"
     shipped = ShippedCode()
     shipped.put("a", "twofaced", blob(data))
     assert importlib.util.find_spec("antigravity_of_others") is None
