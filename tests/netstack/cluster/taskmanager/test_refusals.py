@@ -60,7 +60,6 @@ from netstack.network.connection.authentication import Secret
         (RemoteTask("t", 0, "nowhere:x"), "is not installed on this host"),
         (task("hold", subpartitions=100_000), "requires 100001 network buffers"),
         (task("hold", subpartitions=-1), "the minimum is 1"),
-        (task("hold", name="x" * 2000, subpartitions=1), "partition id"),
     ],
 )
 async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, message: str) -> None:
