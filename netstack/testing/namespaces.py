@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ..base.errors import ConfigError
 from ..base.units import parse_link_rate
 from .shaped_line import Shape
 
@@ -309,7 +310,10 @@ def _limit(namespace: str, device: str, rate: str) -> None:
     if shutil.which("tc") is None:
         raise HostsError("there is no `tc` command, which sets --rate: install iproute2")
     # What may go at once is also what may wait behind it: 64 KiB at 256 kbit/s would be a queue of two seconds.
-    burst = min(65536, max(2 * 1514, int(parse_link_rate(rate) * _BURST_S)))
+    try:
+        burst = min(65536, max(2 * 1514, int(parse_link_rate(rate) * _BURST_S)))
+    except ConfigError as error:
+        raise HostsError(f"--rate: {error}") from error
     words = ["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf"]
     made = subprocess.run(
         [*words, "rate", rate, "burst", str(burst), "latency", "20ms"], capture_output=True, text=True, check=False

@@ -39,10 +39,6 @@ class FlinkSpec(RunSpec):
         default = RunSpec()
         for flag, value, only in (
             ("--transport", spec.transport, "tcp"),
-            ("--round-trip", spec.round_trip_s, 0.0),
-            ("--link-rate", spec.link_bytes_per_s, None),
-            ("--loss", spec.loss, 0.0),
-            ("--jitter", spec.jitter_s, 0.0),
             ("--emit", spec.emit, "record"),
             ("--read", spec.read, "record"),
             ("--write", spec.write, "task"),
@@ -55,6 +51,8 @@ class FlinkSpec(RunSpec):
         ):
             if value != only:
                 raise ConfigError(f"--peer flink has no {flag} {value}; leave {flag} or --peer flink out")
+        for flag in spec.line_flags:
+            raise ConfigError(f"--peer flink has no {flag}; leave {flag} or --peer flink out")
         for flag, duration_s in (
             ("--buffer-timeout", spec.buffer_timeout_s),
             ("--debloat", spec.debloat_s),
