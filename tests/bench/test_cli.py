@@ -794,7 +794,7 @@ def test_figures_are_printed_though_their_latencies_cannot_be_written(
     assert main(["run", "--json", "--hgrm", str(file)], runners=runners) == 1
     printed = capsys.readouterr()
     assert json.loads(printed.out)["delivered"] is True
-    assert f"not written: --hgrm {file}: no space left on device" in printed.err
+    assert f"--hgrm {file}: no space" in printed.err
 
 
 def test_ctrl_c_while_the_report_is_written_says_where_the_runs_are(

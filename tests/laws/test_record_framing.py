@@ -151,7 +151,7 @@ def test_a_run_of_nothing_is_refused_wherever_it_is_cut(
         for piece in pieces_of(stream, data.draw(cuts_of(len(stream)))):
             reader.feed(piece)
 
-    with pytest.raises(RecordError, match=rf"record {len(records)} .* a run of {count} records"):
+    with pytest.raises(RecordError, match=rf"record {len(records)} .* a run"):
         feed_all(first)
     if all(len(record) == 8 for record in records):
         with pytest.raises(RecordError, match=rf"record {len(records)} .* a run of {count} records"):

@@ -174,7 +174,7 @@ async def test_a_stale_unix_socket(tmp_path: Path) -> None:
 async def test_a_gate_that_cannot_be_opened_leaves_nothing_behind() -> None:
     async with victim() as manager, open_network(ANY_PORT, CONFIG) as other:
         before = lent(manager)
-        with pytest.raises(ConfigError, match="partition id '' has 0 bytes"):
+        with pytest.raises(ConfigError, match="'' has 0 bytes"):
             await manager.open_gate([ChannelDescriptor(other.address, "p"), ChannelDescriptor(other.address, "")])
         for number in (-1, 2**32):
             with pytest.raises(ConfigError, match=f"partition 'p' cannot have 1 subpartitions from {number} on"):
@@ -196,7 +196,7 @@ async def test_no_buffers_left_to_receive_with() -> None:
         channels = (free - 1) // CONFIG.exclusive_buffers_per_channel
         with pytest.raises(
             InsufficientBuffers,
-            match=f"the connection to {hostile.address} requires {LANDING_SEGMENTS} network buffers",
+            match=f"{hostile.address} requires {LANDING_SEGMENTS}",
         ):
             await manager.open_gate([ChannelDescriptor(hostile.address, "p")] * channels)
         assert manager.statistics().pool.required_segments == pool.required_segments

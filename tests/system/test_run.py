@@ -289,7 +289,7 @@ def test_a_function_that_raises_while_it_builds_a_job_shows_the_user_s_frames_on
         "    job.source(three).map(lambda item: item)",
     ]
     assert error.startswith("ConfigError: operator: a lambda")
-    assert message.startswith("netstack: operator: a lambda (in cluster_jobs) has no name")
+    assert message.startswith("netstack: operator: a lambda")
     assert message.endswith(f", at cluster_jobs.py:{inside}")
 
 

@@ -256,7 +256,7 @@ async def test_a_partition_that_is_gone_is_not_asked_for_again(
     assert await anext(reader) == 7
     producer.release_partition(PARTITION)
     began = trio.current_time()
-    with pytest.raises(PartitionNotFound, match="PartitionNotFoundException for this channel"):
+    with pytest.raises(PartitionNotFound, match="PartitionNotFoundException"):
         await anext(reader)
     assert trio.current_time() == began
     gate.close()
@@ -270,7 +270,7 @@ async def test_a_producer_that_ends_in_the_middle_is_lost(autojump_clock: MockCl
         stream = await listener.accept()
         assert len(await heard(stream, 97)) == 97
         stream.close()
-        with pytest.raises(ConnectionLost, match="while channels were open"):
+        with pytest.raises(ConnectionLost, match="channels were open"):
             await anext(RecordReader(gate))
         gate.close()
         assert_nothing_left(consumer)

@@ -291,9 +291,7 @@ async def test_a_consumer_that_leaves_does_not_let_the_producer_run_away(
     await writer.emit(bytes(1020))
     gate.close()
     await settle()
-    with pytest.raises(
-        ConsumerLost, match="nobody reads partition 'p': the consumer of subpartition 0 closed its gate"
-    ):
+    with pytest.raises(ConsumerLost, match=r"nobody reads .* subpartition 0"):
         await writer.emit(bytes(1020))
     assert partition.statistics().subpartitions[0].is_consumed
     partition.release()
@@ -328,7 +326,7 @@ async def test_a_consumer_that_leaves_ends_the_wait_of_its_writer(
         await settle()
         assert [type(error) for error in ended] == ([] if outwaits else [ConsumerLost])
         partition.release()
-    assert outwaits or "the consumer of subpartition 0 closed its gate" in str(ended[0])
+    assert outwaits or "subpartition 0 closed" in str(ended[0])
 
 
 async def test_a_consumer_that_has_left_does_not_end_the_writing_to_another(
@@ -421,9 +419,7 @@ async def test_one_of_two_consumers_that_leaves_ends_the_writing_when_its_part_i
         await settle()
         leaving.close()
         await settle()
-        with pytest.raises(
-            ConsumerLost, match="no buffer becomes free for partition 'p': the consumer of subpartition 1 closed"
-        ):
+        with pytest.raises(ConsumerLost, match=r"no buffer .* subpartition 1"):
             await write()
         await settle()
         assert len(received[0]) > 2
@@ -447,7 +443,7 @@ async def test_a_gate_closed_while_its_reader_waits_ends_the_reader(
         nursery.start_soon(read)
         await settle()
         gate.close()
-    assert "the input gate is closed" in str(ended[0])
+    assert "input gate is closed" in str(ended[0])
     await settle()
     assert consumer.statistics().pool.lent_segments == 0
 

@@ -55,7 +55,7 @@ async def test_a_longer_record_is_refused_and_the_others_arrive(
 
 async def test_an_arrow_batch_is_one_record(autojump_clock: MockClock, producer: NetworkEnvironment) -> None:
     writer = RecordWriter[Any](producer.create_partition("p", subpartitions=1), format="arrow")
-    with pytest.raises(RecordError, match=f"is longer than max_record_bytes={MOST}"):
+    with pytest.raises(RecordError, match=f"max_record_bytes={MOST}"):
         await writer.emit_batch(pa.record_batch({"x": np.zeros(MOST)}))
     await writer.emit_batch(pa.record_batch({"x": np.zeros(10)}))
 
@@ -82,9 +82,7 @@ async def test_a_reader_refuses_what_a_writer_was_allowed(
         assert await reader.__anext__() == bytes(1024)
         await writer.emit(bytes(1025))
         await writer.flush()
-        with pytest.raises(
-            RecordError, match="record 1 of the channel declares 1025 bytes, above max_record_bytes=1024"
-        ):
+        with pytest.raises(RecordError, match=r"record 1 .* 1025 .*=1024"):
             await reader.__anext__()
         gate.close()
     partition.release()

@@ -329,14 +329,14 @@ async def test_what_is_no_batch_is_refused_and_nothing_of_it_written(autojump_cl
 
 
 async def test_what_is_no_event_is_refused(autojump_clock: MockClock) -> None:
-    with pytest.raises(ConfigError, match=r"given a str; give an event"):
+    with pytest.raises(ConfigError, match="given a str; give"):
         await Stage().writer.broadcast_event("x")  # type: ignore[arg-type]
 
 
 async def test_settings_that_cannot_work(autojump_clock: MockClock) -> None:
     with pytest.raises(ConfigError, match=r"buffer_timeout_s=-1; give 0"):
         Stage(buffer_timeout_s=-1)
-    with pytest.raises(ConfigError, match="no record format 'xml'"):
+    with pytest.raises(ConfigError, match="'xml'"):
         Stage(format="xml")
 
 
@@ -499,7 +499,7 @@ async def test_a_format_whose_encode_returns_no_bytes_is_named(encoded: Any) -> 
 
     stage = Stage(format=Own(), buffer_timeout_s=0)
     await stage.writer.emit(0)
-    with pytest.raises(RecordError, match=r"encode of format own returned a .*; it must return bytes"):
+    with pytest.raises(RecordError, match="format own returned"):
         await stage.writer.emit(1)
     await stage.writer.emit(0)
     assert stage.read() == frame(b"ab") * 2

@@ -87,9 +87,7 @@ def test_wrong_settings_are_refused_before_a_stage_starts_which_would_fail_and_s
 def test_a_record_that_is_too_long_is_refused_by_the_limit_that_was_given(spark: Any) -> None:
     job = StreamEnvironment("long", settings=StreamSettings(restart=RestartSettings(kind="none")))
     job.source("jobworld:long_records").rebalance().sink("jobworld:same", name="sink")
-    with pytest.raises(
-        JobFailed, match=r"'source' emits to 'sink': a record of 70\d+ bytes is longer than max_record_b"
-    ):
+    with pytest.raises(JobFailed, match=r"'source' .* 'sink': .* 70.*max_record_bytes"):
         run(spark, job, taskmanagers=1, slots=1, max_record_bytes=64 * 1024)
 
 

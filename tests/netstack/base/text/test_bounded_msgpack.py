@@ -51,7 +51,7 @@ def test_any_bytes_are_a_document_or_a_value_error(data: bytes) -> None:
 @pytest.mark.parametrize("deep", [MAX_DOCUMENT_DEPTH + 1, 1015, 1024, 5000, 1_000_000])
 @pytest.mark.parametrize("opener", [b"\x91", b"\x81\x01"])
 def test_a_deep_one_is_refused_however_deep(opener: bytes, deep: int) -> None:
-    with pytest.raises(ValueError, match=f"nested deeper than {MAX_DOCUMENT_DEPTH} levels"):
+    with pytest.raises(ValueError, match=f"{MAX_DOCUMENT_DEPTH} levels"):
         unpack_document(opener * deep + b"\xc0")
     unpack_document(opener * MAX_DOCUMENT_DEPTH + b"\xc0")
 

@@ -127,7 +127,7 @@ def test_documents_nested_deep_are_refused_in_every_field_and_shown_briefly(kind
     fields = len(dataclasses.fields(next(each for each in KINDS if each.__name__ == kind)))
     for place in range(fields):
         body = bytes([0x90 | (fields + 1)]) + head + b"\x01" * place + deep + b"\x01" * (fields - place - 1)
-        with pytest.raises(RemoteProtocolError, match=r"nested deeper than|not msgpack") as caught:
+        with pytest.raises(RemoteProtocolError, match=r"nested deeper|not msgpack") as caught:
             unpack(body)
         assert len(str(caught.value)) < 900
     for document in (nested(MAX_DEPTH), nested(300)):

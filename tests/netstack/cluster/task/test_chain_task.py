@@ -383,7 +383,7 @@ class TestRefusals:
     async def test_a_record_that_does_not_fit_its_format(self, autojump_clock: MockClock) -> None:
         job = environment(is_chained=False)
         job.source(numbers).with_format("str").sink(Collect)
-        with pytest.raises(RecordError, match="'source' emits to 'sink': record 0 of type int does not fit format str"):
+        with pytest.raises(RecordError, match=r"'source' .* 'sink': record 0 .* format str"):
             await run_to_its_end(job)
 
     @pytest.mark.parametrize("as_arrays", [False, True])
@@ -391,9 +391,7 @@ class TestRefusals:
         job = environment(is_chained=False)
         source = job.source(Lengths, parameters={"lengths": [10, 3000, 3001], "as_arrays": as_arrays})
         source.with_format("bytes").sink(Collect)
-        with pytest.raises(
-            RecordError, match="'source' emits to 'sink': a record of 3001 bytes is longer than max_rec"
-        ):
+        with pytest.raises(RecordError, match=r"'source' .* 'sink': .* 3001 .*max_record_bytes"):
             await run_to_its_end(job, config=replace(SMALL, max_record_bytes=3000))
 
     @CHAINED

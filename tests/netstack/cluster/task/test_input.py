@@ -345,9 +345,7 @@ def test_a_record_that_is_too_long_is_refused_by_its_length(gathers: bool, monke
     monkeypatch.setattr(Stage, "config", NetworkConfig(max_record_bytes=32 * 1024))
     stage = Stage(takes_arrays=gathers, gathers=gathers)
     stage.put(frame(bytes(32 * 1024 + 1))[:10])
-    with pytest.raises(
-        RecordError, match="'task' reads from 'p0': record 0 of the channel declares 32769 bytes, above max"
-    ):
+    with pytest.raises(RecordError, match=r"'task' reads from 'p0': record 0 .* 32769"):
         stage.inputs.poll()
     assert stage.pool.statistics().used == 0
 
@@ -355,7 +353,7 @@ def test_a_record_that_is_too_long_is_refused_by_its_length(gathers: bool, monke
 def test_producers_that_break_the_rules() -> None:
     stage = Stage(format="int64")
     stage.put(frame(b"short"))
-    with pytest.raises(RecordError, match=r"operator 'task' reads from 'p0': .* exactly 8 bytes"):
+    with pytest.raises(RecordError, match=r"'task' reads from 'p0': .* 8 bytes"):
         stage.inputs.poll()
     assert stage.pool.statistics().used == 0
     stage = Stage()

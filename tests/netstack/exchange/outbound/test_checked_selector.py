@@ -63,16 +63,16 @@ def test_whole_numbers(channel: int, kind: Any) -> None:
         ]
         return
     for choose in (selector.select, selector.select_batch, lambda records: selector.select_many(list(records))):
-        with pytest.raises(ConfigError, match=f"^Chosen chose subpartition {channel}; there are 0 to 2$"):
+        with pytest.raises(ConfigError, match=rf"^Chosen .* {channel};"):
             choose(ARRAY)
 
 
 @pytest.mark.parametrize("chosen", [None, 1.0, "1", np.array([0, 1])])
 def test_something_else(chosen: Any) -> None:
     selector = set_up(Chosen(chosen))
-    with pytest.raises(ConfigError, match=r"Chosen returned .*; return the number of a subpartition, here 0 to 2"):
+    with pytest.raises(ConfigError, match=r"Chosen returned .* 0 to 2"):
         selector.select("x")
-    with pytest.raises(ConfigError, match="for 4 records; return one whole number, or one for each"):
+    with pytest.raises(ConfigError, match="for 4 records"):
         selector.select_batch(ARRAY)
 
 
@@ -96,9 +96,9 @@ async def test_no_record_goes_to_all_consumers_by_mistake() -> None:
         partition = network.create_partition("p", subpartitions=2)
         selector = Chosen(2)
         async with RecordWriter[int](partition, format="int64", selector=selector) as writer:
-            with pytest.raises(ConfigError, match="chose subpartition 2; there are 0 to 1"):
+            with pytest.raises(ConfigError, match="subpartition 2;"):
                 await writer.emit(7)
-            with pytest.raises(ConfigError, match="chose subpartition 2; there are 0 to 1"):
+            with pytest.raises(ConfigError, match="subpartition 2;"):
                 await writer.emit_batch(np.array([7, 7]))
             selector.chosen = 1
             await writer.emit(8)

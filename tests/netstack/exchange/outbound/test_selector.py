@@ -262,9 +262,7 @@ def test_custom_answers_that_are_no_integers_name_the_function(answer: Any) -> N
 
     selector = CustomSelector(by_name)
     selector.setup(3)
-    with pytest.raises(
-        ConfigError, match=r"custom partitioner .*by_name returned .*; return the number .* here 0 to 2"
-    ):
+    with pytest.raises(ConfigError, match=r"by_name returned .*; return the number .* 0 to 2"):
         selector.select(b"x")
 
 
@@ -304,7 +302,7 @@ def test_a_key_of_another_type_than_was_said_is_refused() -> None:
     assert selector.select(5) == selector.select(np.int64(5)) == other.select(5)
     assert np.array_equal(selector.select_batch(np.arange(9)), other.select_batch(np.arange(9)))
     for key in (True, 1.0, "1"):
-        with pytest.raises(RecordError, match=f"says_int declares keys of type int, but returned {key!r} of type"):
+        with pytest.raises(RecordError, match=rf"says_int .* returned {key!r} of"):
             selector.select(key)
     with pytest.raises(RecordError, match=r"keys of type int, but returned 0\.5"):
         selector.select_batch(np.array([0.5, 1]))

@@ -209,7 +209,7 @@ def test_malformed_bytes_are_refused(name: str, raw: bytes) -> None:
     with pytest.raises(RecordError, match=f"not a record of format {name}"):
         form.decode(memoryview(raw))
     if raw:
-        with pytest.raises(RecordError, match=f"not a record of format {name}"):
+        with pytest.raises(RecordError, match=f"format {name}"):
             form.decode_many(rows_of([raw, raw]))
 
 
@@ -232,7 +232,7 @@ def test_a_map_with_tuples_as_keys_is_read_as_it_was_written() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'pickle'; give one of bytes, str, int64, float64, msgpack, arrow"):
+    with pytest.raises(ConfigError, match="'pickle'; give one of bytes, str"):
         format_named("pickle")
 
 

@@ -48,7 +48,7 @@ def test_what_has_no_head_is_refused(wrong: bytes) -> None:
     for decode in (format.decode, format.decode_owned):
         with pytest.raises(RecordError, match="has no tag and timestamp"):
             decode(memoryview(wrong))
-    with pytest.raises(RecordError, match="has no tag and timestamp"):
+    with pytest.raises(RecordError, match="no tag"):
         format.decode_many(np.frombuffer(wrong, np.uint8).reshape(1, -1))
 
 

@@ -95,9 +95,7 @@ def test_lzo_blocks_of_another_writer_are_read(parts: list[bytes], times: int) -
 def test_lzo_takes_lzallright(monkeypatch: pytest.MonkeyPatch) -> None:
     block = bytes.fromhex("15 61626364 25 0000 110000")
     monkeypatch.setitem(sys.modules, "lzallright", None)
-    with pytest.raises(
-        RemoteProtocolError, match=r"compressed with LZO, which requires lzallright: pip install"
-    ) as caught:
+    with pytest.raises(RemoteProtocolError, match="LZO, which requires lzallright") as caught:
         inflate(memoryview(lengths(len(block), 11) + block), 1024)
     assert caught.value.code is ErrorCode.UNEXPECTED_FRAME
 

@@ -268,7 +268,7 @@ async def test_a_record_that_is_too_long_is_not_taken() -> None:
     async with aio.open_network("tcp://127.0.0.1:0", config) as manager:
         partition = manager.create_partition("p", subpartitions=1)
         async with aio.RecordWriter[bytes](partition) as writer:
-            with pytest.raises(RecordError, match="a record of 5001 bytes is longer than max_record_bytes=5000"):
+            with pytest.raises(RecordError, match=r"\b5001\b.*=5000"):
                 await writer.emit(bytes(5001))
             await writer.emit(bytes(5000))
             gate = await manager.open_gate([ChannelDescriptor(manager.address, "p")])

@@ -46,11 +46,11 @@ def test_a_with_block_closes_readers_and_gates_and_warns_of_what_was_not_read(pa
     with pytest.warns(UnreadRecordsWarning, match="left 2 records that were not read"), reader:
         assert next(iter(reader)) == 0
     arrays = blocking.ArrayReader(begin(), "<i8")
-    with pytest.warns(UnreadRecordsWarning, match="left 1 of 1 channels that have not ended"), arrays:
+    with pytest.warns(UnreadRecordsWarning, match="1 of 1 channels"), arrays:
         pass
     with pytest.raises(LocalProtocolError):
         arrays.next_array(timeout_s=PATIENCE_S)
-    with pytest.warns(UnreadRecordsWarning, match="left 1 of 1 channels that have not ended"), begin():
+    with pytest.warns(UnreadRecordsWarning, match="1 of 1 channels"), begin():
         pass
     with blocking.RecordReader(begin(), format="int64") as reader:
         assert next(iter(reader)) == 0
@@ -168,7 +168,7 @@ def test_bytes_that_are_no_records_are_told_behind_those_that_are(pair: Pair) ->
     writer.emit(b"123")
     writer.finish()
     reader = blocking.RecordReader(gate, format="int64")
-    with pytest.raises(RecordError, match="3 bytes are not a record of format int64"):
+    with pytest.raises(RecordError, match=r"3 bytes .* int64"):
         list(reader)
 
 

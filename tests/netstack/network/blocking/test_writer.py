@@ -208,7 +208,7 @@ def test_an_error_of_a_record_belongs_to_its_call(pair: Pair) -> None:
     picky = CustomSelector(lambda record, channels: {"left": 0, "right": 1}[record])
     writer = blocking.RecordWriter[str](partition, format="str", selector=picky)
     for emit in writer.emit, writer.emit_nowait:
-        with pytest.raises(RecordError, match="does not fit format str"):
+        with pytest.raises(RecordError, match="format str"):
             emit(1)  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="middle"):
         writer.emit("middle")
@@ -333,7 +333,7 @@ def test_a_record_that_is_too_long_is_not_taken(background: Any) -> None:
             lambda: writer.emit_nowait(bytes(5001)),
             lambda: writer.emit_batch(np.zeros((2, 5001), np.uint8)),
         ):
-            with pytest.raises(RecordError, match="a record of 5001 bytes is longer than max_record_bytes=5000"):
+            with pytest.raises(RecordError, match=r"\b5001\b.*=5000"):
                 emit()
         writer.emit(bytes(5000))
         writer.finish()
@@ -347,7 +347,7 @@ def test_a_batch_of_columns_that_is_too_long_is_not_taken() -> None:
     try:
         partition, gate = pair.join()
         writer = blocking.RecordWriter(partition, format="arrow")
-        with pytest.raises(RecordError, match="is longer than max_record_bytes=5000"):
+        with pytest.raises(RecordError, match="max_record_bytes=5000"):
             writer.emit_batch(pa.record_batch({"x": np.zeros(1000)}))
         small = pa.record_batch({"x": np.zeros(10)})
         writer.emit_batch(small)

@@ -23,7 +23,7 @@ async def test_what_is_free_is_had_at_once(autojump_clock: MockClock) -> None:
 
 async def test_a_hopeless_wish_is_refused_at_once(autojump_clock: MockClock) -> None:
     pool = NetworkBufferPool(4, SIZE)
-    with pytest.raises(InsufficientBuffers, match="a gate requires 5 network buffers, but only 4 of 4"):
+    with pytest.raises(InsufficientBuffers, match=r"requires 5 .* 4 of 4"):
         await wait_unpooled(pool, 5, "a gate", timeout_s=1)
     assert pool.statistics().required_segments == 0
 
