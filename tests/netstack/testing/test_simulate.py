@@ -170,7 +170,7 @@ def test_a_job_waits_for_a_full_disk_when_its_jobmanager_comes_back() -> None:
     )
     outcome = simulate(replace(SMALL, faults=faults))
     assert not outcome.failure, "\n".join((*outcome.events, outcome.line))
-    assert any("cannot be taken up again now" in event for event in outcome.events)
+    assert any("cannot be taken up" in event for event in outcome.events)
     assert any("taken up again" in event for event in outcome.events)
 
 
@@ -183,7 +183,7 @@ def test_a_job_that_is_canceled_while_it_waits_for_a_full_disk_never_runs_again(
     scenario = replace(SMALL, slots=2, parallelism=(1, 1, 1, 1), faults=faults, acts=(Act(at_s=0.925, kind=CANCEL),))
     outcome = simulate(scenario)
     assert not outcome.failure, "\n".join((*outcome.events, outcome.line))
-    assert any("canceled before it was taken up again" in event for event in outcome.events)
+    assert any("canceled before it" in event for event in outcome.events)
     assert not any(event.endswith(") taken up again") for event in outcome.events), "\n".join(outcome.events)
 
 

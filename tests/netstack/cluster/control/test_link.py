@@ -108,9 +108,7 @@ async def test_silence_is_a_lost_peer_with_a_name(autojump_clock: MockClock) -> 
     async with links() as (one, _, nursery):  # the other end neither writes nor reads, as a host that was cut off
         nursery.start_soon(one.run)
         began = trio.current_time()
-        with pytest.raises(
-            ConnectionLost, match=r"other at memory.* was silent for 9 s: its host is down, or the network is cut"
-        ):
+        with pytest.raises(ConnectionLost, match=r"other at memory.* silent for 9 s: its host is down"):
             await one.receive()
         assert trio.current_time() - began == TIMEOUT_S
 
@@ -133,7 +131,7 @@ async def test_a_long_message_that_takes_its_time_is_no_silence(autojump_clock: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(dribble)
         began = trio.current_time()
-        with pytest.raises(ConnectionLost, match=r"slow at .* was silent"):
+        with pytest.raises(ConnectionLost, match=r"slow at .* silent"):
             await link.receive()
         assert trio.current_time() - began > heard_s + TIMEOUT_S
 
@@ -279,6 +277,6 @@ async def test_nobody_there_or_nobody_who_answers(autojump_clock: MockClock) -> 
     listener = await transport_for("memory://mute").listen("memory://mute")
     with pytest.raises(ConnectionLost, match="mute did not answer within 3 s"):
         await dial("memory://mute", role=CLIENT, name="a", facts={}, connect_timeout_s=3)
-    with pytest.raises(ConnectionLost, match=r"mute did not answer within 3 s; .*memory://nobody"):
+    with pytest.raises(ConnectionLost, match=r"mute .* 3 s; .*memory://nobody"):
         await dial("memory://mute,memory://nobody", role=CLIENT, name="a", facts={}, connect_timeout_s=3)
     listener.close()

@@ -104,7 +104,7 @@ async def test_a_job_runs_where_it_is_placed_and_talks_with_its_coordinator() ->
         assert sorted(coordinator.heard) == [("talks", number, {"heard": {"number": number}}) for number in range(3)]
         stale = OperatorEvent(record.stored.job_id, (0, 1, 7), {"stop": "the attempt after the next ones"})
         manager.send(a, stale)  # nobody there has it
-        with pytest.raises(RemoteProtocolError, match="was not deployed there"):
+        with pytest.raises(RemoteProtocolError, match="not deployed there"):
             record.master.on_message(a, stale)  # nor here
         for subtask in range(3):
             record.master.send_event("talks", subtask, {"stop": subtask})
@@ -123,7 +123,7 @@ async def test_a_refusal_is_told_to_the_coordinator_at_once() -> None:
         record = await submit(manager, "echo", [name], coordinator, NetworkConfig(memory_bytes=64 << 20))
         await coordinator.until(1)
         ((who, why),) = coordinator.refusals
-        assert (who, "the job needs 64MiB of network buffers" in why) == (name, True)
+        assert (who, "needs 64MiB" in why) == (name, True)
         await manager.dispatcher.cancel(record)
 
 
@@ -138,7 +138,7 @@ async def test_a_silent_taskmanager_is_lost(autojump_clock: MockClock) -> None:
         await record.ended.wait()
         assert trio.current_time() - began_s < 4.0
         assert record.end is not None
-        assert "was silent for 3 s: its host is down, or the network is cut" in record.end["reason"]
+        assert "silent for 3 s" in record.end["reason"]
         assert "was silent" in actual.lost_because
         impairment("silent").heal()
 
@@ -158,10 +158,10 @@ async def test_who_is_no_taskmanager_or_belongs_to_another_one_is_not_adopted(au
     settings = {"jobmanager": "memory://elsewhere", "link_in_thread": False}
     async with cluster("memory://taken", **settings) as (manager, (daemon,)):
         began_s = trio.current_time()
-        with pytest.raises(ConnectionLost, match="works for the JobManager at memory://elsewhere"):
+        with pytest.raises(ConnectionLost, match="JobManager at memory://elsewhere"):
             await manager.adopt(daemon.address)
         assert trio.current_time() - began_s < 1.0, "it is told at once"
-        with pytest.raises(RequestRefused, match="is a jobmanager, not a TaskManager"):
+        with pytest.raises(RequestRefused, match="jobmanager, not a TaskManager"):
             await manager.adopt(manager.address)
         assert manager.slots.total == 0
         assert not [*manager.taskmanagers.all()]
@@ -206,4 +206,4 @@ async def test_a_mistake_in_handling_a_taskmanager_ends_its_connection_only(
                 await trio.sleep(0.01)
         assert manager.taskmanagers.get(other.location.name) is other
         await other.link.ping()
-    assert f"the connection to TaskManager {received.location.name} failed because of a bug here" in caplog.text
+    assert f"{received.location.name} failed because" in caplog.text

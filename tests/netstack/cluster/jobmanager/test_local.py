@@ -22,9 +22,7 @@ def wide(parallelism: int, network: NetworkConfig | None = None) -> StreamEnviro
 
 
 def test_a_job_that_needs_more_slots_is_refused_at_once() -> None:
-    with pytest.raises(
-        ConfigError, match="taskmanagers=1, slots=2: job 'wide' needs 3 slots at once, but 1 TaskManager"
-    ):
+    with pytest.raises(ConfigError, match="slots=2: job 'wide' needs 3"):
         run_job(wide(3), taskmanagers=1, slots=2)
 
 

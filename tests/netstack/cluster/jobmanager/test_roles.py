@@ -68,7 +68,7 @@ async def test_a_certificate_of_a_taskmanager_gives_no_role(tmp_path: Path, monk
             link = await greet(manager.address, role, CLIENTS)
             refusal = await link.receive()
             assert isinstance(refusal, Refused)
-            assert "has proven the clients' secret" in refusal.text
+            assert "clients' secret" in refusal.text
             link.close()
         assert not [*manager.taskmanagers.all()]
         async with open_job_client(manager.address, secret=CLIENTS) as user:
@@ -168,7 +168,7 @@ async def test_a_client_reads_no_definition_and_releases_no_dataset_of_another(o
         somebody_else()
         async with open_job_client(manager.address, secret=CLIENTS) as other:
             theirs = await other.submit(pipeline())
-            with pytest.raises(RequestRefused, match="was submitted by another user"):
+            with pytest.raises(RequestRefused, match="by another user"):
                 await other.definition(mine)
             with pytest.raises(RequestRefused, match=r"was kept by a job of another user: .* --shared"):
                 await other.release_dataset("set")
@@ -239,5 +239,5 @@ async def test_summaries_come_in_pages(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert max(len(each["reason"]) for each in actual) == 4096
         assert "after" in await user._questions.ask("jobs", {}), "it came in pages"
         for wrong in ("x", [1], [1.0, "x"], ["datasets", 1.0, "x"], ["jobs", 1, "x"], ["jobs", 1.0, "x", 2]):
-            with pytest.raises(RequestRefused, match="is not where a page ended"):
+            with pytest.raises(RequestRefused, match="where a page ended"):
                 await user._questions.ask("jobs", {"after": wrong})

@@ -129,7 +129,7 @@ def test_code_is_kept_by_its_hash(store: JobStore) -> None:
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
-    in_use = pytest.raises(ConfigError, match="in use by another JobManager")
+    in_use = pytest.raises(ConfigError, match="another JobManager")
     with open_job_store(tmp_path), in_use, open_job_store(tmp_path):
         pass
     with open_job_store(tmp_path):

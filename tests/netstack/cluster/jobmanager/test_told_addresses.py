@@ -73,7 +73,7 @@ async def test_where_tls_is_required_data_go_no_other_way(
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "host"))
     async with jobmanager(listen=f"tls+{PORT}", require_tls=True) as manager:
         link, why = await register(manager, data, slots, control)
-        assert "which this JobManager requires" in why
+        assert "this JobManager requires" in why
         link.close()
         assert not [*manager.taskmanagers.all()]
 

@@ -399,9 +399,7 @@ async def test_a_state_that_begins_with_another_type_is_refused(autojump_clock: 
     async with running(renamed(tmp_path, "count")) as run:
         await trio.sleep(0.01)
         await run.checkpoint(1)
-    with pytest.raises(
-        StateMismatch, match=r"'counts' has a default value of type list, but of type int in the checkpoint"
-    ):
+    with pytest.raises(StateMismatch, match=r"'counts' .* list, .* int "):
         await run_to_its_end(renamed(tmp_path, "count", process=CountInLists), restore=1)
 
 

@@ -58,5 +58,5 @@ def test_a_checkpoint_that_cannot_be_shared_out_is_the_same_at_every_attempt() -
     graph = job_graph(job.stream_graph())
     task = TaskInformation.of(graph, 1, lambda vertex: graph.vertices[vertex].parallelism)
     twice = [TaskSnapshot("sink", subtask, {"sink": {"keyed": {"counts": {"a": 1}}}}) for subtask in range(2)]
-    with pytest.raises(StateMismatch, match="both have a value for key 'a'"):
+    with pytest.raises(StateMismatch, match="value for key 'a'"):
         RestoredCheckpoint(twice).of(JobInformation.of("id", graph), task, 0, lambda name: None)

@@ -65,7 +65,7 @@ def test_a_name_that_is_not_on_the_list_is_not_even_imported(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "wanted"), [("words:job", "words:"), ("shop.daily.words:job", "shop.")])
 def test_the_refusal_names_the_flag_that_allows_the_name(name: str, wanted: str) -> None:
-    with pytest.raises(ConfigError, match=f"start the TaskManager with --allow '{wanted}'$"):
+    with pytest.raises(ConfigError, match=f"--allow '{wanted}'$"):
         JOBS.check(name)
     AllowList([wanted]).check(name)
 
@@ -126,7 +126,7 @@ def test_a_shipped_package_is_found_checked_and_replaced_when_nobody_uses_it() -
         shipped.put(job, package, blob(data))
 
     put("a", 1)
-    with pytest.raises(ConfigError, match="may not run on this TaskManager"):
+    with pytest.raises(ConfigError, match="this TaskManager"):
         names.load("shippedjobs:answer")
     assert names.load("shippedjobs:answer", {"shippedjobs"})() == 1
     put("b", 1)

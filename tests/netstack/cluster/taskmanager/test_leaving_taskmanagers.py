@@ -91,7 +91,7 @@ async def test_a_daemon_that_dies_is_told_to_its_coordinator_and_to_its_peers() 
             await run.next_event()
             await reading.next_event()
             dying.cancel()
-            with pytest.raises(ConnectionLost, match=f"{other.address}: .* closed the control connection"):
+            with pytest.raises(ConnectionLost, match=rf"{other.address}: .* closed"):
                 await run.next_event()
             await run.close()
             with pytest.raises(ConnectionLost, match=other.address):
@@ -116,7 +116,7 @@ async def test_a_silent_daemon_is_lost_within_the_heartbeat_timeout(autojump_clo
         run = await open_job(client)
         impairment("daemon").stall()
         began = trio.current_time()
-        with pytest.raises(ConnectionLost, match="was silent for 3 s: its host is down, or the network is cut"):
+        with pytest.raises(ConnectionLost, match="silent for 3 s"):
             await run.next_event()
         assert trio.current_time() - began <= 3.5
         impairment("daemon").heal()

@@ -84,15 +84,14 @@ async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: p
         monkeypatch.setattr(adopter, "build_of", lambda package: "0123456789ab")
         with pytest.raises(
             RequestRefused,
-            match=r"'userjobs' is build .* on this TaskManager,"
-            r" but 0123456789ab where the job",
+            match=r"'userjobs' is build .* 0123456789ab",
         ):
             await run.deploy([task("echo")])
 
 
 async def test_a_run_that_cannot_be_is_refused_at_once() -> None:
     async with pair_open() as (daemon, client):
-        with pytest.raises(RequestRefused, match="64MiB of network buffers, but this TaskManager has"):
+        with pytest.raises(RequestRefused, match="64MiB of network buffers"):
             await open_job(client, network=NetworkConfig(memory_bytes=64 << 20))
         assert is_empty(daemon)
         await (await open_job(client)).close()
@@ -254,7 +253,7 @@ def test_only_loopback_goes_without_a_secret(address: str, is_it: bool) -> None:
     if not is_it:
         with pytest.raises(ConfigError, match="there is no secret: give --secret-file FILE"):
             TaskManagerConfig(listen=address)
-        with pytest.raises(ConfigError, match="there is no secret"):
+        with pytest.raises(ConfigError, match="--secret-file"):
             TaskManagerConfig(control=address)
         TaskManagerConfig(listen=address, secret=SECRET)
 
@@ -290,9 +289,7 @@ async def test_another_release_is_refused_on_both_sides(
 ) -> None:
     async with taskmanager_open() as daemon:
         monkeypatch.setattr(link_module, "own_build", lambda: "0123456789ab")
-        with pytest.raises(
-            RequestRefused, match=r"runs netstack .* this process runs .*\+0123456789ab .*install one release"
-        ):
+        with pytest.raises(RequestRefused, match=r"runs netstack .*0123456789ab "):
             await connect(daemon.address)
         await until(lambda: "install one release on every host and restart netstack there" in caplog.text)
         await until(lambda: not connections(daemon))
@@ -309,7 +306,7 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
         assert (await peer.receive())[:2] == [GREETING, VERSION]
         kind, text = await peer.receive()
         assert kind == "Refused"
-        assert f"runs netstack 9.9+abc with control protocol {VERSION + 1}; this process runs" in text
+        assert f"9.9+abc with control protocol {VERSION + 1};" in text
         with pytest.raises(ConnectionLost):
             await peer.receive()
         stream.close()
@@ -325,7 +322,7 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
         nursery.start_soon(serve)
         with pytest.raises(
             RequestRefused,
-            match=rf"newer runs netstack 9\.9\+abc with control protocol {VERSION + 1}; this process runs",
+            match=rf"newer runs .* {VERSION + 1};",
         ):
             await connect("memory://newer")
     listener.close()
@@ -335,7 +332,7 @@ async def test_nobody_there_or_nobody_who_answers(autojump_clock: MockClock) -> 
     with pytest.raises(ConnectionLost):
         await connect("memory://nobody")
     listener = await transport_for("memory://mute").listen("memory://mute")
-    with pytest.raises(ConnectionLost, match="mute did not answer within 3 s"):
+    with pytest.raises(ConnectionLost, match=r"mute .* 3 s"):
         await connect("memory://mute", connect_timeout_s=3)
     listener.close()
 

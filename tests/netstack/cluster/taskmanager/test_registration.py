@@ -206,7 +206,7 @@ async def test_what_is_said_of_a_task_before_it_is_there_is_not_lost() -> None:
         driver.link.send(CancelTasks(JOB, ((0, 2, 0),)))
         actual = await driver.outcomes((0, 0, 0), (0, 1, 0), (0, 2, 0))
         assert (actual[0, 0, 0], actual[0, 2, 0]) == ("finished", "canceled")
-        assert "deploy it when the producers of all its gates are known" in actual[0, 1, 0]
+        assert "its gates are known" in actual[0, 1, 0]
         declined = [each for each in driver.heard if isinstance(each, CheckpointDeclined)]
         assert [each.checkpoint_id for each in declined] == [7]
 
@@ -254,7 +254,7 @@ async def test_a_bad_task_fails_alone_and_says_whether_another_attempt_may_help(
         )
         actual = await driver.outcomes(*((vertex, 0, 0) for vertex in range(1, 5)))
         assert "cannot be imported" in actual[1, 0, 0]
-        assert "may not run on this TaskManager" in actual[2, 0, 0]
+        assert "may not run" in actual[2, 0, 0]
         assert "no more paper" in actual[3, 0, 0]
         recoverable = {vertex: driver.failure((vertex, 0, 0)).is_recoverable for vertex in range(1, 5)}
         assert recoverable == {1: False, 2: False, 3: True, 4: True}

@@ -86,8 +86,7 @@ async def test_a_run_waits_for_the_memory_of_another_one(autojump_clock: MockClo
         first = await open_job(client, network=EVERYTHING)
         with pytest.raises(
             RequestRefused,
-            match=r"1MiB of network buffers did not become free"
-            r" within 5 s: .* of 4MiB are free",
+            match=r"1MiB .* 5 s: .* 4MiB",
         ):
             await open_job(client)
         assert len((await daemon.statistics())["jobs"]) == 1

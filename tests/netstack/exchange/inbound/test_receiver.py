@@ -284,7 +284,7 @@ def test_a_producers_error_gets_its_class_and_names_the_channel(
     stage: Stage, code: ErrorCode, kind: type[ChannelFailed]
 ) -> None:
     stage.receiver.on_frame(ChannelError(1, code, "the reason"))
-    with pytest.raises(kind, match=f"'p' subpartition 1 at memory://producer.: {code.name}: the reason") as caught:
+    with pytest.raises(kind, match=rf"'p' subpartition 1 .*{code.name}: the reason") as caught:
         stage.poll()
     assert type(caught.value) is kind
     assert stage.sent == []  # it is closed over there already

@@ -211,7 +211,7 @@ def test_a_full_disk_keeps_the_number_by_the_folder(tmp_path: Path) -> None:
 
     CheckpointStorage(tmp_path).write_task(1, TaskSnapshot("sink", 0))
     storage = CheckpointStorage(tmp_path, files=Full())
-    with pytest.raises(CheckpointStorageError, match="cannot be taken over: No space left"):
+    with pytest.raises(CheckpointStorageError, match="taken over: No space"):
         storage.take_over()
     storage.discard(1)
     assert storage.prune() == []

@@ -62,9 +62,9 @@ def test_whatever_has_not_ended_can_fail_and_ends_by_it() -> None:
 
 
 def test_an_illegal_input_names_state_and_input() -> None:
-    with pytest.raises(LocalProtocolError, match="an execution in state running cannot take 'schedule'"):
+    with pytest.raises(LocalProtocolError, match=r"running .* 'schedule'"):
         next_states(codes(ExecutionState.CREATED, ExecutionState.RUNNING), ExecutionInput.SCHEDULE)
-    with pytest.raises(LocalProtocolError, match="a job in state finished cannot take 'start'"):
+    with pytest.raises(LocalProtocolError, match=r"job .* finished .* 'start'"):
         next_job_state(JobState.FINISHED, JobInput.START)
 
 

@@ -134,9 +134,7 @@ def test_a_result_that_no_task_can_write_is_refused() -> None:
     assert not made(job).datasets
     source.exchange(ExchangeMode.PIPELINED).rebalance().sink(F)
     source.rebalance().sink(F)
-    with pytest.raises(
-        ConfigError, match=r"job 'a job': .* of 'numbers.*' is pipelined_approximate, which no task can"
-    ):
+    with pytest.raises(ConfigError, match=r"'a job': .* 'numbers.*' is pipelined_approximate, which no task"):
         made(job)
 
 
@@ -324,7 +322,7 @@ def test_every_mode_but_those_with_pipelines_alone_keeps_results() -> None:
 @pytest.mark.parametrize("mode", [*KEEPING, Mode.FORWARD_EDGES_PIPELINED, Mode.POINTWISE_EDGES_PIPELINED])
 def test_no_checkpoints_where_results_are_kept(mode: Mode) -> None:
     """After a restart state came from the checkpoint, and kept results were read from their start: counted twice."""
-    with pytest.raises(ConfigError, match="cannot take checkpoints: edge 'source' -> 'sink' is "):
+    with pytest.raises(ConfigError, match="checkpoints: edge 'source' -> 'sink'"):
         two("rebalance", checkpoints=CHECKPOINTS, exchange_mode=mode)
     assert two("rebalance", checkpoints=CHECKPOINTS, exchange_mode=mode, is_batch=True).checkpoints is None
     assert two("rebalance", exchange_mode=mode).checkpoints is None
@@ -347,7 +345,7 @@ def test_one_edge_of_a_job_that_keeps_its_results_is_named(mode: ExchangeMode, i
         assert "job 'half' runs without the checkpoints of its settings: edge 'map' -> 'sink' is" in generated.warning
         assert generated.job.checkpoints is None
     else:
-        with pytest.raises(ConfigError, match="'half' cannot take checkpoints: edge 'map' -> 'sink' is"):
+        with pytest.raises(ConfigError, match="'half' cannot take checkpoints: edge 'map' -> 'sink'"):
             made(job)
 
 
@@ -361,7 +359,7 @@ def test_who_takes_checkpoints_reads_no_dataset_that_begins_again(is_batch: bool
     if is_batch:
         assert "source 'words' reads a kept dataset" in generate_job(job.stream_graph()).warning
     else:
-        with pytest.raises(ConfigError, match="'reader' cannot take checkpoints: source 'words' reads a kept dataset"):
+        with pytest.raises(ConfigError, match=r"'reader' .* source 'words'"):
             made(job)
 
 

@@ -114,7 +114,7 @@ def test_what_belongs_to_one_operator_only() -> None:
     none.source(F)
     with pytest.raises(ConfigError, match="operator 'source': parallelism -2; give at least 1, or -1"):
         stream.set_parallelism(-2)
-    with pytest.raises(ConfigError, match="operator 'source': parallelism 0; give at least 1"):
+    with pytest.raises(ConfigError, match="'source': parallelism 0;"):
         none.stream_graph()
     with pytest.raises(ConfigError, match="a side output needs a tag"):
         stream.side_output("")

@@ -225,7 +225,7 @@ def test_a_task_that_may_hold_the_slot_of_its_producer_takes_no_turns(is_batch: 
     settings = StreamSettings(is_batch=is_batch, exchange_mode=GlobalExchangeMode.ALL_EDGES_HYBRID_FULL)
     plan = make_plan(replace(shuffle(6), settings=settings), taskmanagers=1, slots=5)
     assert plan.is_possible == is_batch
-    assert ("slots at once, but 1 TaskManager has 5" in plan.problem) != is_batch
+    assert ("1 TaskManager has 5" in plan.problem) != is_batch
 
 
 def test_too_few_slots() -> None:
@@ -494,7 +494,7 @@ def test_a_plan_refuses_a_result_that_no_task_can_write() -> None:
     vertices = (JobVertex("a", 1, is_source=True), JobVertex("b", 1))
     result = Dataset("records", 0, ResultPartitionType.PIPELINED_APPROXIMATE)
     job = JobGraph("by hand", vertices, (result,), (JobEdge(0, 1, DistributionPattern.ALL_TO_ALL),))
-    with pytest.raises(ConfigError, match=r"'records' of 'a' is pipelined_approximate, which no task can write"):
+    with pytest.raises(ConfigError, match=r"'records' .* pipelined_approximate"):
         make_plan(job)
 
 

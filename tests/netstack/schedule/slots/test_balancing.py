@@ -58,5 +58,5 @@ def test_six_and_three_fill_slots_with_two_and_one():
 
 def test_undecided_parallelism_is_refused():
     graph = JobGraph("job", (JobVertex("a", UNDECIDED),), is_dynamic=True)
-    with pytest.raises(ConfigError, match="vertex 'a' has no parallelism"):
+    with pytest.raises(ConfigError, match="'a' has no parallelism"):
         task_balanced(graph)

@@ -122,7 +122,7 @@ def test_a_lost_taskmanager_takes_its_subtasks_with_it() -> None:
     made.request(EVERY, 0.0)
     assert made.lose_taskmanager("a")[0].tolist() == [0, 2]
     assert made.lose_taskmanager("a")[0].tolist() == []
-    with pytest.raises(LocalProtocolError, match="subtask 0 of 'source' has no slot"):
+    with pytest.raises(LocalProtocolError, match="0 of 'source' has no slot"):
         made.slots_of(EVERY)
     assert complete(made) == []
     made.offer("b", slots("b", 0), 0.0)

@@ -116,7 +116,7 @@ def test_a_later_vertex_never_changes_what_was_there():
 
 
 def test_a_vertex_without_parallelism_has_no_slots():
-    with pytest.raises(ConfigError, match="vertex 'v1' has no parallelism yet"):
+    with pytest.raises(ConfigError, match="'v1' has no parallelism"):
         local_input_preferred(chain(1, UNDECIDED, dynamic=True))
 
 

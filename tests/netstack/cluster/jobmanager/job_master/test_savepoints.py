@@ -67,7 +67,7 @@ def test_all_that_is_missing_is_named() -> None:
 
 def test_what_is_prepared_and_not_committed_is_not_lost_in_silence() -> None:
     states = {"old sink": {"own": None, "prepared": ["file 1"]}}
-    with pytest.raises(StateMismatch, match="has prepared commits of operator 'old sink', but job 'words' has no"):
+    with pytest.raises(StateMismatch, match="of operator 'old sink', but"):
         check(job(), states)
     assert check(job(), states, allow=True) == ("old sink",)
 
@@ -80,7 +80,7 @@ def test_keys_that_changed_are_refused_with_both_types() -> None:
     with pytest.raises(StateMismatch, match=r"type str, but in job 'words' the format of .* makes them int"):
         check(job(format="int64"))
     pairs = {"count": {"keyed": {"counts": [[1, 1], [1.0, 2]]}}}
-    with pytest.raises(StateMismatch, match=r"keys of type float and int, but in job 'words' .* makes them int"):
+    with pytest.raises(StateMismatch, match=r"type float and int, .* int"):
         check(job(format="int64"), pairs)
     check(job(), pairs)
 
@@ -120,7 +120,7 @@ def test_records_in_flight_that_every_subtask_is_to_get() -> None:
 
 
 def test_uids_are_unique() -> None:
-    with pytest.raises(ConfigError, match="the state of operators 'source' and 'tally' would both be called 'source'"):
+    with pytest.raises(ConfigError, match=r"'source' and 'tally' .* 'source'"):
         job("tally", uid="source").stream_graph()
 
 
