@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .machine_load import is_busy
+from .host import is_busy
 from .spec import RunSpec
 from .store import Row, flatten
 

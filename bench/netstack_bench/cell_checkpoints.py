@@ -27,9 +27,8 @@ from netstack.schedule.checkpoint.barrier import AbortReason, AlignmentStatistic
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 
 from .checkpoints.figures import Completed, times
-from .pacing import clock_ns
+from .pacing import Throttle, clock_ns
 from .spec import RunSpec
-from .throttle import Throttle
 
 _SOCKET: Final = "checkpoints.sock"
 _EDGE: Final = EdgeId("producer", "consumer")

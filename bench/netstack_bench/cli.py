@@ -62,14 +62,13 @@ from .labels import warnings_of
 from .lines.command import lines
 from .places.hosts.spec import MeshSpec
 from .places.hosts.tables import print_hosts, print_matrix
-from .places.placements import LocalPlace, Place, place_of, processes_of
+from .places.placements import LocalPlace, Place, Runners, place_of, processes_of
 from .places.spark.commands import exchange, streams
 from .recommend.command import recommend
 from .report import Sweep, findings, together
 from .report.answers import decide
 from .report.points import Analysis
 from .run_table import peer_rows, print_run
-from .runners import Runners
 from .scale.command import scale
 from .scheduler.command import scheduler
 from .shuffle.command import shuffle

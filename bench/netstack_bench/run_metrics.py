@@ -24,7 +24,7 @@ import trio
 from netstack import NetworkEnvironment
 from netstack.network.metrics.samples import as_dict
 
-from .machine_load import lost_s
+from .host import lost_s
 from .pacing import clock_ns
 
 PERIOD_S: Final = 0.1
@@ -103,7 +103,7 @@ class Observation:
 
         Each has `t_s` (its end, seconds from the start), `records` (so far), `pool_usage` (at its end, a ratio) and
         `backpressured_ms_per_s` (of a writing side) or `idle_ms_per_s` and `busy_ms_per_s` (of a reading side), and the
-        figures of `netstack_bench.machine_load`.
+        figures of `netstack_bench.host`.
         """
         return [_stretch(before, after) for before, after in itertools.pairwise(self._seen)]
 

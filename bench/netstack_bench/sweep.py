@@ -23,9 +23,9 @@ from .decision.answer import Answer
 from .decision.experiment import Budget, Experiment
 from .decision.goal import Goal
 from .emulation import emulation_cells, undecided_points
-from .equivalence import looks_after
 from .grid import Grid, PlannedRun
 from .histogram import Histogram
+from .interval import looks_after
 from .labels import distinct_warnings
 from .places.local.processes import MeasurementFailed
 from .report import Sweep, build_combined_report

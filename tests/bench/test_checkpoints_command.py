@@ -14,7 +14,7 @@ import pytest
 from bench.checkpoint_results import CONTRACT, SPEC, Result, result
 
 from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
-from netstack_bench.checkpoints import command, measure
+from netstack_bench.checkpoints import command
 from netstack_bench.checkpoints.figures import point
 from netstack_bench.checkpoints.spec import MODES, CheckpointsSpec
 from netstack_bench.cli import main
@@ -157,7 +157,7 @@ def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             started.extend(cluster.taskmanagers.pids.values())
             yield cluster
 
-    monkeypatch.setattr(measure, "open_local_cluster", noted)
+    monkeypatch.setattr(command, "open_local_cluster", noted)
     yield started
     assert len(started) == 2
     for pid in started:
@@ -183,4 +183,4 @@ def test_ctrl_c_leaves_no_process_behind(pids: list[int]) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure.measure(SPEC, on_progress=interrupt)
+        command.measure(SPEC, on_progress=interrupt)

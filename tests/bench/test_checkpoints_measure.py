@@ -15,8 +15,8 @@ from bench.checkpoint_results import SPEC
 from trio.testing import MockClock
 
 from netstack.cluster.jobmanager.job_master.checkpoints import CheckpointReport
-from netstack_bench.checkpoints import measure
-from netstack_bench.checkpoints.measure import Runner, jobs, measured_point, taken
+from netstack_bench.checkpoints import command
+from netstack_bench.checkpoints.command import Runner, jobs, measured_point, taken
 from netstack_bench.checkpoints.spec import MODES, CheckpointsSpec, Mode
 from netstack_bench.places.local.processes import MeasurementFailed
 
@@ -49,7 +49,7 @@ class FakeRuns:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.jobs: list[tuple[str | None, float | None]] = []
         self.interrupted_after = 100
-        monkeypatch.setattr(measure, "open_local_cluster", self.open)
+        monkeypatch.setattr(command, "open_local_cluster", self.open)
         monkeypatch.setattr(Runner, "run", self.run)
 
     @asynccontextmanager
@@ -74,7 +74,7 @@ class FakeRuns:
 
 def test_every_mode_is_measured_at_every_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = FakeRuns(monkeypatch)
-    actual, stopped = measure.measure(SPEC)
+    actual, stopped = command.measure(SPEC)
     assert not stopped
     assert actual["undisturbed_records_per_s"] == 1000
     held_back = pytest.approx(100.0)
@@ -96,9 +96,9 @@ def test_ctrl_c_keeps_what_was_measured(before: int, monkeypatch: pytest.MonkeyP
     FakeRuns(monkeypatch).interrupted_after = before
     if before == 1:
         with pytest.raises(KeyboardInterrupt):
-            measure.measure(SPEC)
+            command.measure(SPEC)
         return
-    actual, stopped = measure.measure(SPEC)
+    actual, stopped = command.measure(SPEC)
     assert stopped
     assert [len(actual["modes"][mode]) for mode in MODES] == [1, 1, 0]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from netstack_bench.emulation import WITHIN, Cell, emulation_cells, emulation_summary, undecided_points
 from netstack_bench.engines.flink import FlinkSpec
-from netstack_bench.equivalence import Verdict
+from netstack_bench.interval import Verdict
 from netstack_bench.report.tables import emulation_section
 from netstack_bench.spec import RunSpec, constants_of
 from netstack_bench.store import Row, flatten

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack_bench.equivalence import AT_A_LOOK, LOOKS, Equivalence, Verdict, joint, looks_after
+from netstack_bench.interval import AT_A_LOOK, LOOKS, Equivalence, Verdict, joint, looks_after
 
 MARGIN = 0.15
 MOST = math.log2(1 + MARGIN)

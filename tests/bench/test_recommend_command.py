@@ -17,9 +17,9 @@ from netstack.cli.taskmanager import read_config, taskmanager_config
 from netstack.cli.values import parse_network
 from netstack_bench.cli import main
 from netstack_bench.grid import Grid
+from netstack_bench.places.placements import Runners
+from netstack_bench.recommend.command import LADDER_S
 from netstack_bench.recommend.lines import lines, memory_bytes
-from netstack_bench.recommend.measure import LADDER_S
-from netstack_bench.runners import Runners
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import Row, Store
 

@@ -14,8 +14,14 @@ from netstack_bench.charts.plane import Plane, Upright, draw_plane
 from netstack_bench.charts.svg import Mark, Series
 from netstack_bench.grid import Grid
 from netstack_bench.report import Analysis, build_report, findings
-from netstack_bench.report.buffer_section import expectation
-from netstack_bench.report.buffers import BufferCurve, buffer_curves, buffer_findings, buffers_text, bytes_text
+from netstack_bench.report.buffers import (
+    BufferCurve,
+    buffer_curves,
+    buffer_findings,
+    buffers_text,
+    bytes_text,
+    expectation,
+)
 from netstack_bench.report.charts import timeout_label
 from netstack_bench.store import Row
 

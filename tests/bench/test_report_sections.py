@@ -15,9 +15,8 @@ from netstack_bench.grid import Grid
 from netstack_bench.report import Analysis, build_report
 from netstack_bench.report.filters import Filters, choice_text
 from netstack_bench.report.frontier import frontier_section
-from netstack_bench.report.highest_rate import HighestRate
 from netstack_bench.report.hosts import hosts_section, slow_host
-from netstack_bench.report.load import load_section
+from netstack_bench.report.load import HighestRate, load_section
 from netstack_bench.report.percentiles import nines, percentiles_section
 from netstack_bench.report.points import Line
 from netstack_bench.report.timeline import timeline_section

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordReader, RecordWriter, open_network
 from netstack_bench import run_metrics as observed
-from netstack_bench.machine_load import QUEUED, STOLEN
+from netstack_bench.host import QUEUED, STOLEN
 from netstack_bench.pacing import clock_ns
 from netstack_bench.run_metrics import PERIOD_S, Observation, observing, pause_aside
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netstack_bench.generator import Source
+from netstack_bench.places.local.worker_io import EVERY, SampledVerifier
 from netstack_bench.proof import Order
-from netstack_bench.sampled import EVERY, SampledVerifier
 
 
 def deliveries(source: Source, form: str, sizes: list[int]) -> list[Any]:

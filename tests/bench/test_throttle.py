@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from trio_runs import run_virtual
 
-from netstack_bench.throttle import Throttle
+from netstack_bench.pacing import Throttle
 
 
 def clock_ns() -> int:

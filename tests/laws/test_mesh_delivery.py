@@ -8,8 +8,8 @@ import random
 from hypothesis import assume, given, strategies as st
 
 from netstack_bench.generator import Source
+from netstack_bench.places.hosts.invokables import SinkVerifier
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.places.hosts.verify import SinkVerifier
 from netstack_bench.proof import Delivery, order_of, problems
 
 Feed = list[

@@ -16,8 +16,7 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 
 from ..generator import filler
-from ..pacing import clock_ns
-from ..throttle import Throttle
+from ..pacing import Throttle, clock_ns
 from .spec import SINKS, CheckpointsSpec, Mode
 
 SOURCE: Final = "source"

@@ -29,13 +29,12 @@ from ..arrivals import warm_ns
 from ..costs import profiled
 from ..endpoints import PARTITION, address_of, config_of, descriptors_of
 from ..generator import Source
-from ..pacing import clock_ns
+from ..pacing import Throttle, clock_ns
 from ..places.local.worker_io import AnySource, ConsumerIo, Facts, ProducerIo
 from ..proof import Taker
 from ..rows import RowSource
 from ..run_metrics import Observation, observing
 from ..spec import RunSpec
-from ..throttle import Throttle
 from .netstack_blocking import consume_blocking, produce_blocking
 
 TAKE_RECORDS: Final = 1024  # read one by one, then verified together, so that verification is not measured

@@ -17,9 +17,9 @@ from netstack.testing.namespaces import why_not
 
 from .. import console
 from ..emulation import WITHIN
-from ..equivalence import Verdict
 from ..flags import flag, json_flag
 from ..host import host_facts, version
+from ..interval import Verdict
 from ..stopping import kept_at_interrupt
 from .cells import LineCell, cells
 from .measure import Measured, measure, part_of, real_line

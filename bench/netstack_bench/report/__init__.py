@@ -21,14 +21,12 @@ from ..labels import distinct_warnings, plain, setting_name, setting_text
 from ..spec import RunSpec
 from ..store import Row
 from .answers import answer_finding
-from .buffer_section import buffers_section
-from .buffers import buffer_curves, buffer_findings
+from .buffers import buffer_curves, buffer_findings, buffers_section
 from .charts import latency_figure, legend, throughput_figure
 from .filters import Filters
 from .frontier import frontier_section
-from .hosts import hosts_section, mixed_hosts
+from .hosts import hosts_section, mixed_hosts, on_spark, spark_facts, spark_remarks, where_on_spark
 from .load import load_section
-from .on_spark import on_spark, spark_facts, spark_remarks, where_on_spark
 from .percentiles import percentiles_section
 from .points import Analysis, facet, noise_warnings
 from .sweeps import Sweep, compared_section, letter, sweeps_table, together

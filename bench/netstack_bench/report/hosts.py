@@ -1,4 +1,4 @@
-"""Traffic between hosts: heat maps of host pairs, and a table of the hosts.
+"""Traffic between hosts: heat maps of host pairs, a table of the hosts, and facts about Spark.
 
 Takes: an `Analysis` whose rows have `pairs` and `hosts`. Gives: one HTML section; empty without such rows.
 
@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from netstack.base.units import format_count, three_digits
+from netstack.base.units import counted, format_count, format_duration, three_digits
 
-from ..charts.page import heads, table
+from ..charts.page import facts, heads, table
 from ..figure import Figure
 from ..grid import Kind
-from ..places.hosts.facts import FACTS, mixture
+from ..places.hosts.result import FACTS, mixture
 from ..store import Row
 from .charts import View, timeout_label, views
 from .filters import Filters
-from .on_spark import executors, on_spark
 from .points import Analysis, Line, micro
 
 _SLOWER: Final = 2.0  # the fastest pair of a slow host against the slowest of all others
@@ -239,3 +238,68 @@ _COLUMNS: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
     ("back-pressured", "backpressured_ms_per_s", _share),
     ("idle", "idle_ms_per_s", _share),
 )
+
+
+def on_spark(rows: Sequence[Row]) -> bool:
+    """Whether every run was made on Spark."""
+    return bool(rows) and all(row.get("engine_kind") == "spark" for row in rows)
+
+
+def where_on_spark(rows: Sequence[Row]) -> str:
+    """Such as `on Spark 4.3.0 at local[2]: 2 executors on one host`; empty where not every run was."""
+    if not on_spark(rows):
+        return ""
+    master, version = _values(rows, "spark_master"), _values(rows, "spark_version")
+    places = executors(rows)
+    return f"on Spark{f' {version}' if version else ''}{f' at {master}' if master else ''}" + (
+        f": {places}" if places else ""
+    )
+
+
+def executors(rows: Sequence[Row]) -> str:
+    """Such as `2 executors on one host`; empty where no run has their number."""
+    many, hosts = max(((_count(row, "spark_executors"), _count(row, "spark_hosts")) for row in rows), default=(0, 0))
+    if not many or not hosts:
+        return ""
+    return f"{counted(many, 'executor')} on {f'{hosts} hosts' if hosts > 1 else 'one host'}"
+
+
+def spark_remarks(rows: Sequence[Row]) -> list[str]:
+    """Spark's overheads that the figures exclude."""
+    scheduling = Figure.of(row.get("spark_scheduling_s") for row in rows)
+    if scheduling is None:
+        return []
+    session = Figure.of(row.get("spark_session_s") for row in rows)
+    opened = f"Opening the session took {_seconds(session.median)}, and for" if session else "For"
+    return [
+        f"{opened} each run Spark took {_seconds(scheduling.median)} to start its tasks, to exchange their addresses"
+        " and to return their results. The figures exclude both: they count between the tasks' own start signal and"
+        " their end."
+    ]
+
+
+def spark_facts(rows: Sequence[Row]) -> str:
+    """A card: master, versions, executors, machines."""
+    if not any(row.get("engine_kind") == "spark" for row in rows):
+        return ""
+    entries = {
+        "master": _values(rows, "spark_master"),
+        "version": _values(rows, "spark_version"),
+        "Java": _values(rows, "spark_java"),
+        "executors": executors(rows),
+        "machines": "; ".join(dict.fromkeys(str(each) for row in rows for each in row.get("spark_machines") or ())),
+    }
+    return facts("Spark", ((name, text) for name, text in entries.items() if text))
+
+
+def _values(rows: Sequence[Row], name: str) -> str:
+    return ", ".join(sorted({str(row[name]) for row in rows if row.get(name)}))
+
+
+def _count(row: Row, name: str) -> int:
+    value: Any = row.get(name)
+    return int(value) if isinstance(value, (int, float)) else 0
+
+
+def _seconds(value: float) -> str:
+    return format_duration(value, space=" ") if value < 1 else f"{three_digits(value)} s"

@@ -19,7 +19,7 @@ from ..charts.page import heads, table
 from ..charts.svg import facets_attribute
 from ..decision.effects import Share
 from ..emulation import DIFFERENCES, RATIOS, WITHIN, Cell, Error, emulation_cells, emulation_summary
-from ..equivalence import Verdict
+from ..interval import Verdict
 from ..labels import setting_name, setting_text
 from ..store import Row
 from .answers import kept_shares

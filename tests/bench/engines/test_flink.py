@@ -18,14 +18,13 @@ from netstack_bench.emulation import emulation_cells
 from netstack_bench.engines import peer_spec
 from netstack_bench.engines.flink import FlinkSession, FlinkSpec, jar
 from netstack_bench.engines.flink.cells import CELLS
-from netstack_bench.engines.flink.document import SINK, SOURCE, document_of, metrics_of
+from netstack_bench.engines.flink.session import SINK, SOURCE, document_of, metrics_of
 from netstack_bench.generator import MissingExtra
 from netstack_bench.goals.jobs import write_words
 from netstack_bench.grid import Grid
 from netstack_bench.places.local.processes import MeasurementFailed
-from netstack_bench.places.placements import LocalPlace
+from netstack_bench.places.placements import LocalPlace, Runners
 from netstack_bench.recommend.lines import lines, memory_bytes
-from netstack_bench.runners import Runners
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import read_rows
 

@@ -12,9 +12,8 @@ from rich.console import Console
 from netstack.base.errors import ConfigError
 from netstack_bench.grid import Grid, with_rows
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.places.placements import HostsPlace, LocalPlace, SparkPlace, place_of
+from netstack_bench.places.placements import HostsPlace, LocalPlace, Runners, SparkPlace, place_of
 from netstack_bench.places.spark.spec import SparkSpec
-from netstack_bench.runners import Runners
 from netstack_bench.spec import RunSpec
 
 DEFAULTS: dict[str, Any] = {

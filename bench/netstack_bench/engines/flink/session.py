@@ -1,6 +1,7 @@
 """One warm JVM that runs one cell after the other, and the word count of `goals`.
 
-Takes: `FlinkSpec`s, folders of text. Gives: the document of each run, the counts of words.
+Takes: `FlinkSpec`s, folders of text. Gives: the document of each run, with Flink's metrics under our names where they
+mean the same; the counts of words.
 
 Rules: the JVM is in a session of its own, so that Ctrl-C reaches only this process, which then ends it; it ends by
 itself when its standard input ends. Its files are in a folder that is removed with it. It is warmed up before the first
@@ -16,16 +17,21 @@ import selectors
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+from netstack.base.host import congestion_control
 from netstack.base.scratch import scratch_folder
+from netstack.exchange.wire.flink_layout import BUFFER
 
+from ...arrivals import paced_window
+from ...checkpoints.figures import Completed, times
+from ...document import document, pace_warnings, timeout_warnings
+from ...histogram import Histogram
 from ...places.conversation import RunState
 from ...places.local.processes import MeasurementFailed
 from ...spec import DEFAULT_SECONDS, RunSpec
-from .document import document_of
 from .jar import java_command
 from .spec import FlinkSpec
 
@@ -171,3 +177,174 @@ class FlinkSession:
         self._words.seek(0)
         words = self._words.read().decode(errors="replace").splitlines()
         return "".join(f"\n    {line}" for line in words[-_QUOTED_LINES:])
+
+
+SOURCE: Final = "cell-source"
+SINK: Final = "cell-sink"
+_EVENTS_A_CHANNEL: Final = 2  # EndOfData and EndOfPartition, which Flink counts as buffers
+
+_MEANS: Final = {
+    SOURCE: {
+        "outPoolUsage": "netstack_output_pool_usage_ratio",
+        "outputQueueLength": "netstack_output_queue_buffers",
+        "outputQueueSize": "netstack_output_queue_bytes",
+    },
+    SINK: {
+        "inPoolUsage": "netstack_input_pool_usage_ratio",
+        "inputExclusiveBuffersUsage": "netstack_input_exclusive_usage_ratio",
+        "inputFloatingBuffersUsage": "netstack_input_floating_usage_ratio",
+        "inputQueueLength": "netstack_input_queue_buffers",
+        "inputQueueSize": "netstack_input_queue_bytes",
+        "debloatedBufferSize": "netstack_input_debloated_buffer_bytes",
+    },
+}
+"""Gauges, on average over the run; those of sinks that are no sizes of queues are averages over the sinks too."""
+
+_SUMS: Final = ("inputQueueLength", "inputQueueSize")
+_TIMES: Final = {
+    SOURCE: {
+        "softBackPressuredTimeMsPerSecond": "netstack_output_soft_backpressured_ms_per_second",
+        "hardBackPressuredTimeMsPerSecond": "netstack_output_hard_backpressured_ms_per_second",
+    },
+    SINK: {
+        "accumulateIdleTimeMs": "netstack_input_idle_ms_per_second",
+        "accumulateBusyTimeMs": "netstack_input_busy_ms_per_second",
+    },
+}
+_COUNTS: Final = {
+    SOURCE: {
+        "numBuffersOut": "netstack_output_buffers_total",
+        "numBytesOut": "netstack_output_bytes_total",
+    },
+    SINK: {
+        "numBuffersInRemote": "netstack_input_remote_buffers_total",
+        "numBuffersInLocal": "netstack_input_local_buffers_total",
+        "numBytesInRemote": "netstack_input_remote_bytes_total",
+        "numBytesInLocal": "netstack_input_local_bytes_total",
+    },
+}
+
+
+def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of one run.
+
+    Args:
+        spec: what was asked.
+        answer: times in nanoseconds of CLOCK_MONOTONIC, counts, latencies in our buckets, and each side's metrics.
+    """
+    records, seconds = _window(spec, answer)
+    latency = Histogram.from_dict(answer["latency"]) if answer["latency"]["counts"] else Histogram()
+    metrics = metrics_of(spec.channels, answer["sides"])
+    producer, consumer = metrics["producer"], metrics["consumer"]
+    buffers = producer.get("netstack_output_buffers_total")
+    problems = [*answer["problems"]]
+    if answer["sent"] != answer["received"]:
+        problems.append(f"{answer['sent']} records were sent, {answer['received']} arrived")
+    sent_s = (answer["stopped_ns"] - answer["start_ns"]) / 1e9
+    return document(
+        spec,
+        engine="flink",
+        records=answer["received"],
+        seconds=seconds,
+        records_per_s=records / seconds if seconds > 0 else 0.0,
+        payload_bytes=answer["received"] * spec.record_bytes,
+        wire_bytes=_wire_bytes(consumer),
+        latency=latency,
+        cpu_s={"producer": None, "consumer": None, "total": answer["cpu_s"]},
+        problems=problems,
+        warnings=[*pace_warnings(spec, True, answer["sent"], sent_s), *timeout_warnings(spec, sent_s)],
+        engine_kind=spec.ENGINE_KIND,
+        verified="count",
+        memory_bytes={},
+        buffers=None if buffers is None else round(buffers),
+        credits=None,
+        congestion_control=congestion_control(),
+        records_per_buffer=_records_per_buffer(answer),
+        average_buffer_fill=(
+            producer["netstack_output_bytes_total"] / buffers / spec.segment_size_bytes if buffers else None
+        ),
+        debloated_buffer_bytes=_whole(answer["sides"][SINK]["after"].get("debloatedBufferSize"), spec.channels),
+        backpressured_ms_per_s={
+            kind: producer.get(f"netstack_output_{kind}_backpressured_ms_per_second") for kind in ("soft", "hard")
+        },
+        idle_ms_per_s=consumer["netstack_input_idle_ms_per_second"],
+        checkpoints=_checkpoints(spec, answer["checkpoints"]),
+        metrics=metrics,
+        timeline=None,
+        costs=None,
+    )
+
+
+def _wire_bytes(consumer: Mapping[str, float]) -> int:
+    """The bytes of all buffers with their headers; Flink's metric counts the bytes in them."""
+    buffers = consumer["netstack_input_remote_buffers_total"]
+    return round(consumer["netstack_input_remote_bytes_total"] + buffers * BUFFER.size)
+
+
+def metrics_of(sinks: int, sides: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Flink's metrics of both sides, named as ours."""
+    by_role: dict[str, dict[str, float]] = {"producer": {}, "consumer": {}}
+    elapsed_s = sides["seconds"]
+    for side, role in ((SOURCE, "producer"), (SINK, "consumer")):
+        samples, metrics = sides[side], by_role[role]
+        for flinks, ours in _MEANS[side].items():
+            if flinks in samples["mean"]:
+                parts = 1 if side == SOURCE or flinks in _SUMS else sinks
+                metrics[ours] = samples["mean"][flinks] / parts
+        for flinks, ours in _TIMES[side].items():
+            if flinks in samples["after"]:
+                spent_ms = samples["after"][flinks] - samples["before"].get(flinks, 0.0)
+                a_second = spent_ms / elapsed_s / (1 if side == SOURCE else sinks)
+                metrics[ours] = min(max(a_second, 0.0), 1000.0)  # Flink corrects its times afterwards
+        for flinks, ours in _COUNTS[side].items():
+            if flinks in samples["final"]:
+                metrics[ours] = samples["final"][flinks]
+    producer, consumer = by_role["producer"], by_role["consumer"]
+    producer["netstack_output_backpressured_ms_per_second"] = sum(
+        producer.get(f"netstack_output_{kind}_backpressured_ms_per_second", 0.0) for kind in ("soft", "hard")
+    )
+    buffers = consumer["netstack_input_remote_buffers_total"] - _EVENTS_A_CHANNEL * sinks
+    consumer["netstack_input_remote_buffers_total"] = max(0.0, buffers)
+    return by_role
+
+
+def _checkpoints(spec: FlinkSpec, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures that `netstack_bench.cell_checkpoints` has of ours; Flink counts in whole milliseconds."""
+    if spec.checkpoints == "none":
+        return {}
+    seen = [
+        Completed(
+            duration_s=each["duration_ms"] / 1e3,
+            start_delay_s=each["start_delay_ms"] / 1e3,
+            alignment_s=each["alignment_ms"] / 1e3,
+            write_s=each["write_ms"] / 1e3,
+            channel_state_bytes=each["channel_state_bytes"],
+        )
+        for each in checkpoints
+        if each["complete"]
+    ]
+    return {"complete": len(seen), "aborted": len(checkpoints) - len(seen), **times(seen)}
+
+
+def _window(spec: FlinkSpec, answer: Mapping[str, Any]) -> tuple[int, float]:
+    """Records and seconds: of a paced run all of it, else from the warm-up to the source's stop."""
+    start_ns, stopped_ns, received = answer["start_ns"], answer["stopped_ns"], answer["received"]
+    if spec.rate_per_s is not None:
+        window = paced_window(spec.rate_per_s, received, start_ns, stopped_ns, answer["last_ns"])
+        return window["records"], window["seconds"]
+    from_ns = start_ns + spec.effective_warmup_s * 1e9
+    inside: Sequence[Sequence[int]] = [each for each in answer["arrivals"] if from_ns <= each[0] <= stopped_ns]
+    if len(inside) < 2:
+        return received, (answer["last_ns"] - start_ns) / 1e9
+    return inside[-1][1] - inside[0][1], (inside[-1][0] - inside[0][0]) / 1e9
+
+
+def _records_per_buffer(answer: Mapping[str, Any]) -> float | None:
+    """While the source emitted: its end sends what is left in parts."""
+    buffers = answer["sides"][SINK]["after"].get("numBuffersInRemote")
+    received = answer["arrivals"][-1][1] if answer["arrivals"] else 0
+    return received / buffers if buffers and received else None
+
+
+def _whole(total: float | None, parts: int) -> int | None:
+    return None if total is None else round(total / parts)

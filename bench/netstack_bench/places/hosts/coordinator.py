@@ -39,11 +39,9 @@ from ..conversation import Conversation, OnProgress, fraction_of, stalled_s
 from ..local.processes import MeasurementFailed
 from .clocks import HostClock, Reading, read_clock, translate
 from .cluster import Mesh, open_mesh
-from .facts import check_same_build
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
-from .result import Host, Outcome, crowded_hosts, document_of
+from .result import Host, Outcome, Timeline, check_same_build, crowded_hosts, document_of
 from .spec import MeshSpec
-from .timeline import Timeline
 
 _LEAD_NS: Final = 50_000_000  # from the go to the start, besides a round trip: all tasks have read the message by then
 _CLOSE_S: Final = 5.0  # for daemons to release a run; a silent one releases it when it detects the lost connection

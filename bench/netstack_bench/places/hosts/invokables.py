@@ -16,8 +16,10 @@ Samples are pairs of int64 arrays, as bytes: indexes of records, and their emit 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, Final
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,22 +28,25 @@ import trio
 from netstack import ArrayReader, RecordReader, RecordWriter
 from netstack.cluster.task.invokable import InvokableTask
 from netstack.exchange.outbound.selector import ChannelSelector
-from netstack.network.handles import InputGate
+from netstack.network.handles import InputGate, ResultPartition
 
 from ...arrivals import warm_ns
 from ...arrow_input import kept
 from ...engines.netstack import emit_all, take_all, writer_of
 from ...generator import Source, span_records
 from ...histogram import Histogram
+from ...host import cpu_seconds, lost_s
 from ...pacing import clock_ns
-from ...proof import Verifier
+from ...proof import Taker, Verifier
 from ...rows import RowSource
 from ...run_metrics import EARLY_NS
-from ..local.worker_io import DueRecords, warm_from_ns
+from ...spec import RunSpec
+from ..local.worker_io import DueRecords, verifier_of, warm_from_ns
 from .matrix import Matrix
-from .meter import Meter, reporting_progress
 from .spec import MeshSpec
-from .verify import SinkVerifier
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SPREAD: Final = 2_654_435_761  # Knuth's: its multiples modulo small numbers have no pattern
 
@@ -234,3 +239,132 @@ def _host_facts(task: InvokableTask, meter: Meter, dialled: Sequence[str] = ()) 
 
 def _spec_of(task: InvokableTask) -> MeshSpec:
     return MeshSpec(**task.parameters["spec"])
+
+
+_Feeds: TypeAlias = list[tuple[Callable[..., None], int]]
+
+
+@final
+class SinkVerifier(Taker):
+    """Verifies all channels of a sink: one verifier in `groups` for each source's group of channels."""
+
+    def __init__(self, spec: RunSpec, lanes: int, lane_bases: Sequence[int]) -> None:
+        """Creates the verifiers of a sink.
+
+        Each source has this many `lanes`; `lane_bases` has for each group of channels the first of its source's lanes.
+        """
+        self.groups: tuple[Verifier, ...] = tuple(verifier_of(spec, lanes) for _ in lane_bases)
+        channels = range(spec.channels)
+        lanes_of = [
+            (group, base + channel) for group, base in zip(self.groups, lane_bases, strict=True) for channel in channels
+        ]
+        # Bound once, because stamped records pass one by one.
+        self._feed: _Feeds = [(group.feed, lane) for group, lane in lanes_of]
+        self._feed_array: _Feeds = [(group.feed_array, lane) for group, lane in lanes_of]
+        self._feed_arrow: _Feeds = [(group.feed_arrow, lane) for group, lane in lanes_of]
+
+    @property
+    def received_records(self) -> int:
+        """Implements `Taker.received_records`."""
+        return sum(group.received_records for group in self.groups)
+
+    def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
+        """Implements `Taker.feed`."""
+        feed, lane = self._feed[channel]
+        feed(lane, records, now_ns)
+
+    def feed_array(self, channel: int, array: npt.NDArray[Any], now_ns: int | None = None) -> None:
+        """Implements `Taker.feed_array`."""
+        feed, lane = self._feed_array[channel]
+        feed(lane, array, now_ns)
+
+    def feed_arrow(self, channel: int, batch: pa.RecordBatch, now_ns: int | None = None) -> None:
+        """Implements `Taker.feed_arrow`."""
+        feed, lane = self._feed_arrow[channel]
+        feed(lane, batch, now_ns)
+
+    def finish(self) -> None:
+        """Implements `Taker.finish`."""
+        for group in self.groups:
+            group.finish()
+
+
+PERIOD_S: Final = 0.25
+"""Time between progress messages."""
+
+_EARLY_S: Final = 0.05
+_COST: Final = 0.01  # part of the time for reading the statistics of many channels
+
+
+@final
+class Meter:
+    """Records and waits of one task since the meter was created.
+
+    `start_ns` is the start of the run in this host's clock.
+    """
+
+    def __init__(
+        self,
+        start_ns: int,
+        records: Callable[[], int],
+        *,
+        partition: ResultPartition | None = None,
+        gate: InputGate | None = None,
+    ) -> None:
+        self._start_ns = start_ns
+        self._records = records
+        self._partition = partition
+        self._gate = gate
+        self._before = self._waited()
+        self._cpu_before_s = cpu_seconds()
+
+    def sample(self) -> dict[str, Any]:
+        """Seconds since the start, records, seconds waited (0 for what the task does not do), usage of its pool.
+
+        The figures of `netstack_bench.host` are added as totals.
+        """
+        usage = 0.0
+        if self._partition is not None:
+            usage = self._partition._engine.pool.statistics().usage
+        elif self._gate is not None:
+            usage = self._gate.statistics().in_pool_usage
+        waited = {name: value - self._before[name] for name, value in self._waited().items()}
+        return {
+            "t_s": (clock_ns() - self._start_ns) / 1e9,
+            "records": self._records(),
+            **waited,
+            **lost_s(),
+            "pool_usage": usage,
+        }
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the whole process since the meter was created."""
+        return cpu_seconds() - self._cpu_before_s
+
+    def _waited(self) -> dict[str, float]:
+        waits = {}
+        if self._partition is not None:
+            now_s = self._partition._engine.host.now()
+            waits["soft_s"] = self._partition._engine.soft_backpressured.total_s(now_s)
+            waits["hard_s"] = self._partition._engine.hard_backpressured.total_s(now_s)
+        if self._gate is not None:
+            waits["idle_s"] = self._gate._engine.idle.total_s(self._gate._engine.now())
+        return waits
+
+
+@asynccontextmanager
+async def reporting_progress(task: InvokableTask, meter: Meter) -> AsyncIterator[None]:
+    """Sends progress messages while the block runs."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_report, task, meter)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _report(task: InvokableTask, meter: Meter) -> None:
+    while True:
+        began = time.thread_time()
+        sample = meter.sample()
+        task.send({"event": "progress", **sample})
+        period_s = min(PERIOD_S, max(_EARLY_S, sample["t_s"] / 5))  # a short run needs a timeline, too
+        await trio.sleep(max(period_s, (time.thread_time() - began) / _COST))

@@ -10,22 +10,63 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 from urllib.parse import urlsplit
+
+from netstack.base.errors import ConfigError
 
 from ...arrivals import paced_window
 from ...document import connection_warnings, document, pace_warnings, timeout_warnings
 from ...histogram import Histogram
-from ...machine_load import busy_warnings
+from ...host import QUEUED, STOLEN, busy_warnings
 from ...proof import Delivery, order_of, problems
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
-from .facts import facts_of, mixture
 from .matrix import SINK, SOURCE, Matrix, Placement
 from .spec import MeshSpec
-from .timeline import Timeline
+
+FACTS: Final = {
+    "netstack_build": "build",
+    "python": "Python",
+    "kernel": "kernel",
+    "cpus": "CPUs",
+    "congestion_control": "congestion control",
+}
+"""The facts of each host, with their names in tables and sentences."""
+
+
+def facts_of(reported: Mapping[str, Any], connection: str | None = None) -> dict[str, Any]:
+    """The facts of a host; None where it does not report one. `connection` is the congestion control that was used."""
+    facts = {name: reported.get(name) for name in FACTS}
+    return {**facts, "congestion_control": connection or facts["congestion_control"]}
+
+
+def mixture(hosts: Iterable[Mapping[str, Any]]) -> str:
+    """How hosts (rows with `host` and facts) differ, in one sentence; empty if they do not."""
+    known = list(hosts)
+    parts = []
+    for name, words in FACTS.items():
+        where: dict[str, dict[str, None]] = {}
+        for each in known:
+            if each.get(name) is not None:
+                where.setdefault(str(each[name]), {})[str(each.get("host"))] = None
+        if len(where) > 1:
+            parts.append(f"{words} " + ", ".join(f"{value} on {' and '.join(names)}" for value, names in where.items()))
+    return f"the hosts differ: {'; '.join(parts)}" if parts else ""
+
+
+def check_same_build(hosts: Iterable[Mapping[str, Any]]) -> None:
+    """Raises ConfigError if hosts run different builds of netstack (`--same-build`)."""
+    text = mixture({"host": each["host"], "netstack_build": each.get("netstack_build") or "unknown"} for each in hosts)
+    if text:
+        raise ConfigError(
+            f"--same-build: {text}; run make compiled, or install a wheel, where it is python, or start all with"
+            " NETSTACK_PURE=1"
+        )
+
 
 Rows = list[dict[str, Any]]
 
@@ -431,3 +472,64 @@ def _ms_per_s(results: Iterable[Mapping[str, Any]], *names: str) -> float | None
         if each["waits"]["t_s"] > 0
     ]
     return min(1000.0, sum(means) / len(means)) if means else None
+
+
+_MOST: Final = 240  # samples of one task; a longer run repeatedly drops every second one
+
+
+@final
+class Timeline:
+    """Running totals of all tasks."""
+
+    def __init__(self) -> None:
+        self._messages: dict[Placement, list[Mapping[str, Any]]] = {}
+        self._counts: dict[Placement, int] = {}
+        self._every: dict[Placement, int] = {}
+
+    def add(self, place: Placement, message: Mapping[str, Any]) -> None:
+        """Adds a progress message of a task (`meter.Meter.sample`)."""
+        messages = self._messages.setdefault(place, [])
+        number = self._counts.get(place, 0)
+        self._counts[place] = number + 1
+        if number % self._every.setdefault(place, 1) == 0:
+            messages.append(message)
+        if len(messages) > _MOST:
+            del messages[1::2]  # the others hold running totals, so nothing is lost
+            self._every[place] *= 2
+
+    def samples(self, host_of: Callable[[int], str]) -> list[dict[str, Any]]:
+        """A sample for each stretch of each task, in the order of time.
+
+        Each has `t_s` (its end, seconds from the start), `host`, `task`, `records` (so far), `pool_usage` (at that
+        moment, 0 to 1), and over the stretch, null where a task does not write, or not read: `backpressured_ms_per_s`,
+        `idle_ms_per_s`, `busy_ms_per_s`; null where not reported: `queued_ms_per_s` of its process, `stolen_ms_per_s`
+        of its host.
+        """
+        rates = [
+            {"t_s": round(after["t_s"], 4), "host": host_of(place.host), "task": str(place), **_stretch(before, after)}
+            for place, messages in self._messages.items()
+            for before, after in itertools.pairwise(messages)
+            if after["t_s"] > max(before["t_s"], 0.0)
+        ]
+        return sorted(rates, key=lambda sample: float(sample["t_s"]))
+
+
+def _stretch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = float(after["t_s"]) - max(float(before["t_s"]), 0.0)
+
+    def ms_per_s(*names: str) -> float | None:
+        if any(name not in each for name in names for each in (before, after)):
+            return None
+        waited_s = sum(float(after[name]) - float(before[name]) for name in names)
+        return round(min(1000.0, 1000 * waited_s / seconds), 2)
+
+    backpressured, idle = ms_per_s("soft_s", "hard_s"), ms_per_s("idle_s")
+    return {
+        "records": after["records"],
+        "backpressured_ms_per_s": backpressured,
+        "busy_ms_per_s": None if idle is None else round(max(0.0, 1000 - idle - (backpressured or 0.0)), 2),
+        "idle_ms_per_s": idle,
+        "pool_usage": round(after["pool_usage"], 4),
+        QUEUED: ms_per_s(QUEUED),
+        STOLEN: ms_per_s(STOLEN),
+    }

@@ -12,8 +12,8 @@ from rich.table import Table
 from netstack.base.units import counted, format_count, format_latency, three_digits
 
 from ... import console
-from .facts import FACTS
 from .matrix import Matrix
+from .result import FACTS
 from .spec import MeshSpec
 
 _MOST_PAIRS: Final = 36  # more are not readable in a terminal

@@ -21,8 +21,7 @@ from ...emulation import emulation_cells
 from ...endpoints import prepare
 from ...engines import load_engine, peer_spec, uses_timeout
 from ...histogram import Histogram
-from ...host import host_facts
-from ...machine_load import busy_warnings
+from ...host import busy_warnings, host_facts
 from ...spec import DEFAULT_SECONDS, RunSpec
 from ...stopping import kept_at_interrupt
 from ...store import flatten

@@ -8,19 +8,20 @@ from netstack.base.errors import ConfigError
 from netstack_bench.generator import Source
 from netstack_bench.histogram import Histogram
 from netstack_bench.places.hosts.clocks import HostClock, Reading
-from netstack_bench.places.hosts.facts import FACTS, check_same_build
 from netstack_bench.places.hosts.matrix import RELAY, SINK, SOURCE, Matrix, Placement
 from netstack_bench.places.hosts.result import (
+    FACTS,
     Host,
     Outcome,
+    Timeline,
     _is_on_loopback,
+    check_same_build,
     crowded_hosts,
     document_of,
     host_latencies,
     of_all_channels,
 )
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.places.hosts.timeline import Timeline
 from netstack_bench.proof import Delivery
 
 START = 10_000_000_000

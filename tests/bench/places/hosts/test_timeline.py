@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from netstack_bench.machine_load import QUEUED, STOLEN
+from netstack_bench.host import QUEUED, STOLEN
 from netstack_bench.places.hosts.matrix import Placement
-from netstack_bench.places.hosts.timeline import Timeline
+from netstack_bench.places.hosts.result import Timeline
 
 SOURCE, SINK = Placement("source", 0, 0), Placement("sink", 3, 1)
 

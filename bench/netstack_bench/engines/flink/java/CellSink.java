@@ -14,7 +14,7 @@ final class CellSink implements Sink<Record> {
     }
 
     static final class Writer implements SinkWriter<Record> {
-        /** How far ahead of its turn a sink may be before it sleeps: bench/netstack_bench/throttle.py does the same. */
+        /** How far ahead of its turn a sink may be before it sleeps: bench/netstack_bench/pacing.py does the same. */
         private static final long GRAIN_NS = 10_000_000;
 
         final AtomicLong count = new AtomicLong();
