@@ -37,6 +37,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from torment import torment
+
 from netstack.testing.namespaces import SWITCH, Daemons, Hosts, HostsError, last_line
 from netstack.testing.shaped_line import Shape, add_flags, shape_of
 
@@ -191,8 +193,6 @@ def _hold_daemons(hosts: Hosts, asked: argparse.Namespace) -> int:
 
 def _torment(hosts: Hosts, asked: argparse.Namespace) -> int:
     """Runs whose histories are judged; what is wrong is printed with its witness."""
-    from netstack.testing.simulate.real import torment
-
     bad = 0
     for seed in range(asked.seed, asked.seed + asked.runs):
         with tempfile.TemporaryDirectory(prefix="netstack-torment-") as folder:

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import tempfile
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -21,9 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import click
 import trio
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from ..base.errors import ConfigError, NetstackError, RequestRefused
-from ..cluster.jobmanager.client import JobClient, JobResult
+from ..cluster.jobmanager.client import Document, JobClient, JobResult
 from ..cluster.jobmanager.config import JobManagerConfig
 from ..cluster.jobmanager.job_master.job_master import JobMaster
 from ..cluster.jobmanager.local import check_memory, memory_for, open_local_cluster
@@ -34,16 +38,95 @@ from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
 from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import checked_savepoint, job_parameters, load_stream_graph, parameters_of, savepoint_flags
-from .job_output import decided_lines, not_restored_line, print_results, result_document
+from .job_output import decided_lines, not_restored_line, print_results, result_document, state_text, vertices_table
 from .jobmanager_flags import json_flag
 from .json_document import print_document
 from .network_flags import acts_as_flag, load_balance_flag, max_record_flag, slots_in_flag
-from .run_view import RunView
 from .stopping import StoppedBySignal, note_signal, stopped_by
 from .values import COUNT, SIZE
 
 if TYPE_CHECKING:
     from ..spark.settings import SparkSettings
+
+_WINDOW_S: Final = 3.0
+
+
+@final
+class RunView:
+    """A live view of one job; a context manager.
+
+    Args:
+        console: console to write to; standard error if not given.
+    """
+
+    def __init__(self, name: str, console: Console | None = None) -> None:
+        self._name = name
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._began_s: float | None = None
+        self._counts: deque[tuple[float, dict[str, tuple[int, int]]]] = deque()
+        if self._console.is_terminal:
+            self._live = Live(Text(f"{name}: starting"), console=self._console, transient=True, auto_refresh=False)
+
+    def __enter__(self) -> RunView:
+        if self._live is not None:
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the console is a terminal."""
+        return self._live is not None
+
+    def print(self, line: str) -> None:
+        """Prints a line above the view."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, job: Document, now_s: float) -> None:
+        """Redraws the view from the job's document."""
+        if self._live is not None:
+            self._live.transient = job["state"] != "finished"
+            self._live.update(self.rendered(job, now_s), refresh=True)
+
+    def rendered(self, job: Document, now_s: float) -> RenderableType:
+        """Renders a job's document, with rates over the last three seconds."""
+        self._began_s = now_s if self._began_s is None else self._began_s
+        counts = {each["name"]: (each["records_in"], each["records_out"]) for each in job["vertices"]}
+        self._counts.append((now_s, counts))
+        while len(self._counts) > 2 and self._counts[0][0] < now_s - _WINDOW_S:
+            self._counts.popleft()
+        head = Text.assemble(
+            (self._name, "bold"),
+            "  ",
+            state_text(job["state"]),
+            f"  {now_s - self._began_s:.0f} s",
+            f"  checkpoints {job['checkpoints_completed']}" if job["checkpoints_completed"] else "",
+            (f"  restarts {job['restarts']}", "yellow") if job["restarts"] else "",
+        )
+        lines: list[RenderableType] = [head]
+        if job["waits_for"]:
+            lines.append(Text(f"waits for {job['waits_for']}", style="yellow"))
+        lines.append(vertices_table(job["vertices"], self._rates(now_s, counts), places=False))
+        return Group(*lines)
+
+    def _rates(self, now_s: float, counts: dict[str, tuple[int, int]]) -> dict[str, tuple[float, float]]:
+        before_s, before = self._counts[0]
+        if now_s <= before_s:
+            return {}
+        rates = {}
+        for name, (came, went) in counts.items():
+            came_before, went_before = before.get(name, (0, 0))
+            # After a restart the counters begin at 0.
+            rates[name] = (
+                max(0, came - came_before) / (now_s - before_s),
+                max(0, went - went_before) / (now_s - before_s),
+            )
+        return rates
+
 
 _CANCEL_S: Final = 10.0
 _REFRESH_S: Final = 0.25

@@ -19,12 +19,12 @@ import trio
 
 from netstack.base.errors import RecordError
 from netstack.base.text.json_text import json_text, shortened
-from netstack.cluster.control.details import check_details
 from netstack.cluster.control.frames import unpack
 from netstack.cluster.control.link import TASKMANAGER, Greeting
 from netstack.cluster.failure_report import checked_report, rendered, with_place
 from netstack.cluster.jobmanager.resource_manager.taskmanagers import TaskManagers
 from netstack.cluster.jobmanager.store import JobStore, StoredJob
+from netstack.cluster.jobmanager.views.cluster_snapshots import check_details
 from netstack.cluster.task.checkpoints import checked_subtask_report
 from netstack.cluster.taskmanager.code import checked_archive
 from netstack.cluster.web.guard import Guard, json_of

@@ -16,7 +16,32 @@ from typing import Any, Final, final
 
 from ...base.errors import ConfigError
 from ...exchange.keygroups import PLAIN_KEYS, canonical_key, original_key
-from .copies import FIXED, copied
+
+FIXED: Final = frozenset({type(None), bool, int, float, str, bytes})
+"""Immutable types that need no copy."""
+
+
+def copied(value: Any, other: Callable[[Any], Any]) -> Any:
+    """Copies dicts, lists and tuples, not their subclasses, at any depth.
+
+    Args:
+        value: any object.
+        other: copies an object of any other type that is not in `FIXED`.
+
+    Raises:
+        RecursionError: the object is nested too deep.
+    """
+    kind = value.__class__
+    if kind in FIXED:
+        return value
+    if kind is dict:
+        return {key: inner if inner.__class__ in FIXED else copied(inner, other) for key, inner in value.items()}
+    if kind is list:
+        return [inner if inner.__class__ in FIXED else copied(inner, other) for inner in value]
+    if kind is tuple:
+        return tuple([inner if inner.__class__ in FIXED else copied(inner, other) for inner in value])
+    return other(value)
+
 
 NEWEST: Final = 4096
 """The most keys that a checkpoint checks: about 10 ms, and enough for an operator that uses a key of its own."""

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from netstack.cli.job_output import job_lines, jobs_table, news_lines, print_results
 from netstack.cli.json_document import print_document
-from netstack.cli.run_view import RunView
+from netstack.cli.run import RunView
 
 
 def job(**changes: Any) -> dict[str, Any]:

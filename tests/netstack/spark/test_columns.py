@@ -9,9 +9,9 @@ import pytest
 
 from netstack.base.errors import ConfigError
 from netstack.spark import driver
-from netstack.spark.columns import PlainColumns
 from netstack.spark.driver import check_version
 from netstack.spark.end_stage import numbers_for, spark_hash
+from netstack.spark.exchange_frame import PlainColumns
 
 types = pytest.importorskip("pyspark.sql.types")
 

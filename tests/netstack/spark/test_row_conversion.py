@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from netstack.base.errors import ConfigError, RecordError
-from netstack.spark.columns import PlainColumns
+from netstack.spark.exchange_frame import PlainColumns
 from netstack.spark.row_conversion import RowConverter
 from netstack.spark.source_options import Settings
 

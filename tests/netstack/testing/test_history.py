@@ -107,7 +107,7 @@ def test_mutant_a_state_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
         return newest(self, checkpoint_id - 1)
 
     monkeypatch.setattr(CheckpointStorage, "read", read)
-    monkeypatch.setattr("netstack.testing.simulate.oracle._SETTLED_S", 0.1)
+    monkeypatch.setattr("netstack.testing.simulate.client._SETTLED_S", 0.1)
     failure = simulate(ONE_KILL).failure
     assert "state too old" in failure
     assert "was complete" in failure

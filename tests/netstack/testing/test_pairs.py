@@ -7,7 +7,6 @@ import itertools
 import pytest
 from tool_modules import load_tool
 
-from netstack.testing.simulate.combined import EXACT, REFUSED, play_simulated
 from netstack.testing.simulate.features import AXES, INCOMPATIBLE, Case
 
 pytest.importorskip("covertable")
@@ -35,8 +34,8 @@ def test_a_covering_array_has_every_pair(array: list[Case]) -> None:
 @pytest.mark.parametrize("share", range(8))
 def test_a_job_that_combines_features_is_exact_or_refused_by_their_names(array: list[Case], share: int) -> None:
     for number, case in enumerate(array[share::40]):
-        verdict = play_simulated(case, number)
-        assert verdict.state == (EXACT if case.is_possible else REFUSED), f"{case}: {verdict.text}"
+        verdict = pairs.play_simulated(case, number)
+        assert verdict.state == (pairs.EXACT if case.is_possible else pairs.REFUSED), f"{case}: {verdict.text}"
 
 
 def test_a_refusal_names_two_features_of_the_case() -> None:
@@ -51,7 +50,7 @@ def test_the_page_counts_what_came_of_each_pair() -> None:
     case = Case(edge="broadcast")
     counts: dict[object, object] = {}
     for pair in pairs.pairs_of(case):
-        counts[pair] = pairs.Counter({EXACT: 3})
+        counts[pair] = pairs.Counter({pairs.EXACT: 3})
     page = pairs.page(counts, pairs.Counter(simulated=3, exact=3))
     assert "The last run had 3 simulated jobs and 0 on real processes: 3 exact, 0 refused, 0 wrong." in page
     assert "| edge: prompt | exchange: blocking | 0 |" in page

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netstack.cluster.task.branches import joined
+from netstack.cluster.task.chain import joined
 from netstack.cluster.task.fused import Target
 
 

@@ -12,9 +12,9 @@ from jobmanager.scripted_taskmanager import Client, ScriptedTaskManager, client,
 from served_pages import ask, pipeline, running
 
 from netstack.base.errors import ConfigError
-from netstack.cluster.control.details import INPUT_COLUMNS
 from netstack.cluster.control.messages import AskDetails
 from netstack.cluster.control.reports import Statistics
+from netstack.cluster.jobmanager.views.cluster_snapshots import INPUT_COLUMNS
 from netstack.cluster.web import flink
 from netstack.cluster.web.history import KEPT_S, History
 from netstack.cluster.web.serve import open_web

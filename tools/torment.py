@@ -1,6 +1,6 @@
 """The checked job on real processes that are killed, stopped, disconnected, or whose disk is full.
 
-Takes: hosts (`testing.namespaces`), a seed. Gives: the faults, and the anomalies of the history with
+Takes: hosts (`netstack.testing.namespaces`), a seed. Gives: the faults, and the anomalies of the history with
 their witnesses.
 
 Host 0 has the JobManager and the user, each other host a TaskManager of one slot. They share a small tmpfs with the
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from ...base.errors import NetstackError
-from ..namespaces import Hosts
-from .history import BEGUN, Anomaly, Event, read_history
-from .recorded_job import job as recorded_job, verdict
+from netstack.base.errors import NetstackError
+from netstack.testing.namespaces import Hosts
+from netstack.testing.simulate.history import BEGUN, Anomaly, Event, read_history
+from netstack.testing.simulate.recorded_job import job as recorded_job, verdict
 
 KILL: Final = "kill"
 PAUSE: Final = "pause"
@@ -262,7 +262,7 @@ class _Cluster:
             words = ["jobmanager", "--listen", self._address, "--folder", str(self._disk / "jobs")]
         else:
             words = ["taskmanager", "--jobmanager", self._address, "--listen", "tcp://0.0.0.0:6121", "--slots", "1"]
-            words += ["--allow", f"{__package__}.", "--name", f"host-{host}", "--memory", "32MiB"]
+            words += ["--allow", "netstack.testing.simulate.", "--name", f"host-{host}", "--memory", "32MiB"]
         with self._log(host).open("a") as log:
             command = [sys.executable, "-m", "netstack.cli", *words, *common]
             self._processes[host] = self._hosts.start(host, command, stdout=log, stderr=log)
