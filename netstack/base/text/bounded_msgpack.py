@@ -11,6 +11,7 @@ creates a Python object.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from sys import getsizeof
 from typing import Any, Final
 
@@ -92,15 +93,22 @@ def _check_depth(document: Any, max_depth: int) -> None:
 
 
 def memory_bytes(document: object, most: int) -> int:
-    """Returns how much memory plain data takes, containers and values; counts no further than `most`."""
-    total = 0
-    values = [document]
-    while values and total <= most:
-        value = values.pop()
-        total += getsizeof(value)
-        if type(value) is dict:
-            total += sum(map(getsizeof, value))
-            values += value.values()
-        elif type(value) is list or type(value) is tuple:
-            values += value
+    """Returns how much memory plain data takes, containers and values; stops soon after `most`."""
+    total = getsizeof(document)
+    containers = [document]
+    while containers and total <= most:
+        container = containers.pop()
+        values: Collection[Any]
+        if type(container) is dict:
+            total += sum(map(getsizeof, container))
+            values = container.values()
+        elif type(container) is list or type(container) is tuple:
+            values = container
+        else:
+            continue
+        total += sum(map(getsizeof, values))
+        containers += [each for each in values if type(each) in _HOLDERS]
     return total
+
+
+_HOLDERS: Final = frozenset({dict, list, tuple})

@@ -255,6 +255,8 @@ def readers_of(document: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """Yields the operators of a job file that read kept datasets."""
     operators = document.get("operators")
     for operator in operators if isinstance(operators, list) else ():
-        if isinstance(operator, dict) and str(operator.get("function")).endswith(".task.kept_dataset:KeptDataset"):
+        if not isinstance(operator, dict) or not isinstance(operator.get("parameters", {}), dict):
+            continue
+        if str(operator.get("function")).endswith(".task.kept_dataset:KeptDataset"):
             operator.setdefault("parameters", {})
             yield operator

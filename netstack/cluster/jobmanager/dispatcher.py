@@ -13,6 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from types import MappingProxyType
@@ -22,16 +23,17 @@ import trio
 
 from ...base.causes import cause_text, root_cause
 from ...base.errors import CheckpointFenced, ConfigError, NetstackError
+from ...base.text.bounded_msgpack import memory_bytes
 from ...base.text.safe_text import safe_error
 from ...schedule.checkpoint.coordinator import CheckpointCoordinator
 from ...schedule.commit_phase import COMMITTED
 from ...schedule.execution import JobState
 from ...schedule.graph.job_file import job_of
-from ...schedule.graph.job_limits import check_limits, shortened_name
+from ...schedule.graph.job_limits import check_counts, check_limits, shortened_name
 from ...schedule.slots.slot_sharing import FixedPlacement
 from ..disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from .datasets import readers_of
-from .job_budget import JobBudget
+from .job_budget import MAX_REMEMBERED_BYTES, JobBudget, RememberedJobs
 from .job_master.checkpoints import CheckpointOwners
 from .job_master.job_master import JobMaster
 from .job_master.savepoints import adopt_savepoint
@@ -44,6 +46,9 @@ from .views.bounds import fit_job
 from .views.documents import COUNTS, job_document
 
 ENDED_SUBTASKS: Final = 1000
+SMALL_BYTES: Final = 256 << 10
+"""Memory for the document of a job that is read at once, whatever others submit: about 500 operators."""
+
 MAX_ENDED_BYTES: Final = 1 << 20
 """How much is kept of each ended job, in memory and until the JobManager ends; results are kept beside it."""
 
@@ -85,6 +90,8 @@ class Dispatcher:
         self._prune_packages = prune_packages
         self._in_thread = parts.in_thread
         self._budget = JobBudget(parts.config.max_jobs)
+        self._remembered = RememberedJobs()
+        self._reading = trio.StrictFIFOLock()
         self._owners = CheckpointOwners(parts.config.checkpoint_roots, parts.in_thread)
 
     async def submit(
@@ -122,17 +129,17 @@ class Dispatcher:
 
         Cancellation: the job may or may not have been accepted; `records` shows which.
         """
-        check_limits(document)
         job_id = secrets.token_hex(8)
-        document = copy.deepcopy(dict(document))
-        for operator in readers_of(document):
-            parameters = operator["parameters"]
-            dataset = self._parts.datasets.places(str(parameters.get("dataset")))
-            pieces = sum(each.subpartitions for each in dataset.partitions)
-            operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
-            parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
-        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}), owner=owner)
-        record = read_job(stored, self._parts, placement, coordinator)
+        async with self._turn_of(document):
+            document = await self._in_thread(partial(_checked_copy, document))
+            for operator in readers_of(document):
+                parameters = operator["parameters"]
+                dataset = self._parts.datasets.places(str(parameters.get("dataset")))
+                pieces = sum(each.subpartitions for each in dataset.partitions)
+                operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
+                parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
+            stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}), owner=owner)
+            record = await self._read(stored, placement, coordinator)
         for digest in record.stored.code.values():
             await self._in_thread(partial(self._parts.store.code_bytes, digest))
         if from_savepoint is not None:
@@ -192,8 +199,10 @@ class Dispatcher:
             LOGGER.error("%s", text)
         for stored in stored_jobs:
             name = shortened_name(str(stored.document.get("name", "job")))
-            record = JobRecord(stored, name, end=stored.end)
-            self.records[stored.job_id] = record
+            self.records[stored.job_id] = JobRecord(stored, name, end=stored.end)
+        await self._remember()
+        for record in [*self.records.values()]:
+            stored = record.stored
             if stored.end is not None:
                 record.ended.set()
                 continue
@@ -210,10 +219,15 @@ class Dispatcher:
                 else:
                     self._cannot_go_on(record, error)
 
+    async def _remember(self) -> None:
+        ended = [(record, record.end) for record in self.records.values() if record.end is not None]
+        for record, end in sorted(ended, key=lambda each: float(each[1]["ended_at"])):
+            self._remembered.add(record.stored.job_id, await self._in_thread(partial(_remembered_bytes, record, end)))
+
     async def _recover(self, record: JobRecord) -> None:
         if record.stored.is_committing:
             raise ConfigError(f"the JobManager ended while {COMMITTED}")
-        record = read_job(record.stored, self._parts)
+        record = await self._read(record.stored)
         self.records[record.stored.job_id] = record
         self._budget.take_up(record.stored.job_id, record.size)
         if not self._parts.config.takes_up_jobs:
@@ -221,6 +235,19 @@ class Dispatcher:
             return
         record.is_taken_up = True
         await self._take_up(record)
+
+    def _turn_of(self, document: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
+        """Large jobs are read one after the other: each may take seconds of a thread, and much memory."""
+        is_small = memory_bytes(dict(document), SMALL_BYTES) <= SMALL_BYTES
+        return nullcontext() if is_small else self._reading
+
+    async def _read(
+        self, stored: StoredJob, placement: FixedPlacement | None = None, coordinator: JobCoordinator | None = None
+    ) -> JobRecord:
+        """Creates the record of a job in a thread: that of a large job takes seconds."""
+        return await self._in_thread(
+            partial(read_job, stored, self._parts, placement, coordinator, now_s=trio.current_time())
+        )
 
     async def _take_up(self, record: JobRecord) -> None:
         await self._in_thread(partial(self._parts.store.put_taken_up, record.stored.job_id))
@@ -428,8 +455,10 @@ class Dispatcher:
             partial(self._in_thread, partial(self._parts.store.put_end, job_id, end)),
             waits,
         )
+        size_bytes = await self._in_thread(partial(_remembered_bytes, record, end))
         record.end = end
         self._budget.leave(job_id)
+        self._remembered.add(job_id, size_bytes)
         record.ended.set()
         LOGGER.info("job %s (%s): %s%s", record.stored.job_id, record.name, state.value, reason and f": {reason}")
         self._forget_old()
@@ -437,10 +466,23 @@ class Dispatcher:
             self._nursery.start_soon(self._prune_packages)
 
     def _forget_old(self) -> None:
-        ended = [job_id for job_id, record in self.records.items() if record.end is not None]
-        for job_id in ended[: max(0, len(ended) - self._parts.config.max_ended_jobs)]:
+        for job_id in self._remembered.forget(self._parts.config.max_ended_jobs):
             del self.records[job_id]
             self._nursery.start_soon(self._in_thread, partial(self._parts.store.forget, job_id))
+
+
+def _checked_copy(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of a job file's document. Raises ConfigError if the job is too large."""
+    check_counts(document)
+    check_limits(document)
+    return copy.deepcopy(dict(document))
+
+
+def _remembered_bytes(record: JobRecord, end: Mapping[str, Any]) -> int:
+    """Returns the memory that an ended job takes."""
+    details = {name: value for name, value in (record.last or {}).items() if name != "results"}  # these are in `end`
+    definition = [] if record.size.definition_bytes else record.stored.document
+    return record.size.definition_bytes + memory_bytes([definition, details, end], MAX_REMEMBERED_BYTES)
 
 
 def _newest_savepoint(master: JobMaster) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
-"""How many jobs a JobManager takes at a time: clients that submit without end must not use up its memory.
+"""How many jobs a JobManager takes and remembers: clients that submit without end must not use up its memory.
 
-Takes: the sizes of the jobs that have not ended. Gives: a `ConfigError` for the job that is too much.
+Takes: the sizes of jobs. Gives: a `ConfigError` for the job that is too much; the ended jobs to forget.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from ...base.units import format_size
 MAX_SUBTASKS_OF_ALL: Final = 1 << 20
 """Subtasks of all jobs that have not ended."""
 
-MAX_DEFINITIONS_BYTES: Final = 256 << 20
-"""Packed documents of all jobs that have not ended."""
+MAX_DEFINITIONS_BYTES: Final = 1 << 30
+"""Memory for the documents of all jobs that have not ended."""
+
+MAX_REMEMBERED_BYTES: Final = 256 << 20
+"""Memory for the documents, details and results of all ended jobs."""
 
 
 @final
@@ -25,7 +28,7 @@ class JobSize:
 
     Attributes:
         subtasks: their number; vertices whose parallelism is decided at run time count as 1.
-        definition_bytes: size of its document, packed.
+        definition_bytes: memory for its document.
     """
 
     subtasks: int = 0
@@ -85,3 +88,33 @@ class JobBudget:
             f"the JobManager has {there} that have not ended, and the job has {more}; the maximum is {most}: submit it"
             " when others have ended (`netstack jobs` lists them)"
         )
+
+
+@final
+class RememberedJobs:
+    """The ended jobs of one JobManager, in the order of their ends."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def add(self, job_id: str, size_bytes: int) -> None:
+        """Adds the job that ended last, with the memory that it takes."""
+        self._sizes[job_id] = size_bytes
+
+    def forget(self, most_jobs: int) -> list[str]:
+        """Removes jobs beyond the limits, and returns them; never the one that ended last.
+
+        Of too many, the first to have ended are removed. If the rest takes too much memory, the largest are, so that a
+        client with large jobs does not make the JobManager forget small ones of others.
+        """
+        forgotten = [*self._sizes][: max(0, len(self._sizes) - most_jobs)]
+        left = [*self._sizes][len(forgotten) : -1]
+        excess_bytes = sum(self._sizes[each] for each in [*self._sizes][len(forgotten) :]) - MAX_REMEMBERED_BYTES
+        for each in sorted(left, key=lambda job_id: -self._sizes[job_id]):
+            if excess_bytes <= 0:
+                break
+            excess_bytes -= self._sizes[each]
+            forgotten.append(each)
+        for each in forgotten:
+            del self._sizes[each]
+        return forgotten

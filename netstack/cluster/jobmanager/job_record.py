@@ -13,6 +13,7 @@ from typing import Any, Final, final
 import trio
 
 from ...base.errors import ConfigError
+from ...base.text.bounded_msgpack import memory_bytes
 from ...base.text.safe_text import safe_text
 from ...schedule.checkpoint.storage import CheckpointStorage
 from ...schedule.descriptors.blob_store import CODE_KEY
@@ -26,12 +27,11 @@ from ...schedule.scheduler import Scheduler, SchedulerSettings
 from ...schedule.slots.slot_pool import SlotPoolSettings
 from ...schedule.slots.slot_sharing import FixedPlacement
 from ...schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
-from .job_budget import JobSize
+from .job_budget import MAX_DEFINITIONS_BYTES, JobSize
 from .job_master.job_master import JobMaster
 from .job_services import JobCoordinator
 from .parts import JobManagerParts
 from .store import StoredJob
-from .views.bounds import packed_bytes
 
 
 @final
@@ -94,8 +94,21 @@ def read_job(
     parts: JobManagerParts,
     placement: FixedPlacement | None = None,
     coordinator: JobCoordinator | None = None,
+    *,
+    now_s: float,
 ) -> JobRecord:
-    """Creates the record of a stored job. Raises ConfigError if the job cannot run."""
+    """Creates the record of a stored job. May run in a thread: it uses neither trio nor other jobs.
+
+    Args:
+        stored: the job.
+        parts: the JobManager's parts.
+        placement: see `JobRecord`.
+        coordinator: see `JobRecord`.
+        now_s: the time on trio's clock.
+
+    Raises:
+        ConfigError: the job cannot run.
+    """
     graph = job_of(stored.document)
     generated = generate_job(graph)
     subtasks = check_size(len(graph.nodes), (each.parallelism for each in generated.job.vertices))
@@ -122,7 +135,8 @@ def read_job(
         settings.retain,
         placement,
         coordinator,
-        size=JobSize(subtasks, packed_bytes(dict(stored.document))),
+        size=JobSize(subtasks, memory_bytes(stored.document, MAX_DEFINITIONS_BYTES)),
+        made_s=now_s,
     )
     if graph.settings.scheduling is not None:
         check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))

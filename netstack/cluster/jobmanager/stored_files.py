@@ -121,8 +121,22 @@ def read_document(path: Path, schema: Schema, *, version: str = "format") -> dic
 
 def encoded(document: Mapping[str, Any]) -> bytes:
     """Returns the bytes of a document with its checksum."""
-    rest = json.dumps(document, sort_keys=True).encode()[1:]
+    rest = _json(document, _PARTED_LEVELS).encode()[1:]
     return _HEAD % crc32(rest) + rest
+
+
+_PARTED_LEVELS: Final = 5
+"""Levels that are encoded in parts, down to an operator's parameters: `json` lets no other thread run meanwhile."""
+
+
+def _json(value: Any, levels: int) -> str:
+    """What `json.dumps` returns with sorted keys."""
+    if levels and type(value) is dict and all(type(key) is str for key in value):
+        parts = (f"{json.dumps(key)}: {_json(value[key], levels - 1)}" for key in sorted(value))
+        return f"{{{', '.join(parts)}}}"
+    if levels and type(value) is list:
+        return f"[{', '.join([_json(each, levels - 1) for each in value])}]"
+    return json.dumps(value, sort_keys=True)
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:

@@ -292,9 +292,11 @@ class Web:
         return JsonResponse(self._manager.snapshots.drawn(self._find(request)))
 
     async def _log(self, request: Request) -> Response:
-        words = request.query_params.get("search", "").lower().split()
+        words = {*request.query_params.get("search", "").lower().split()}
         log = job_document(self._find(request), self._manager.parts)["log"]
-        return JsonResponse([each for each in log if all(w in f"{each['what']} {each['text']}".lower() for w in words)])
+        texts = [f"{each['what']} {each['text']}".lower() for each in log]
+        entries = [each for each, text in zip(log, texts, strict=True) if all(word in text for word in words)]
+        return JsonResponse(entries)
 
     async def _all_history(self, request: Request) -> Response:
         return await history_response(request, self.history)

@@ -76,6 +76,9 @@ class CheckpointOwners:
             )
 
 
+MAX_WAITING: Final = 16
+"""Requests of users for checkpoints of a job that wait. They stay when their client leaves, and delay the job's end."""
+
 HISTORY: Final = 1_000
 """Maximum number of reports stored for one job."""
 
@@ -233,10 +236,16 @@ class JobCheckpoints:
         """Requests a checkpoint and waits for its end.
 
         Raises:
+            ConfigError: too many wait already.
             LocalProtocolError: checkpoints are stopped, or the job ended before this one.
 
         Cancellation: the checkpoint is taken anyway.
         """
+        if len(self._requests) >= MAX_WAITING:
+            raise ConfigError(
+                f"{len(self._requests)} savepoints of this job wait already, which is the maximum: a job takes one"
+                " after the other, also for clients that have left; try again later"
+            )
         request = self.request(savepoint=savepoint, stops=stops)
         await request.ended.wait()
         if request.report is None:

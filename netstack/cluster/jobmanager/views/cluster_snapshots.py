@@ -179,7 +179,7 @@ MAX_PARTS: Final = 16_000
 """Maximum number of subtasks, edges and vertices in a snapshot of all jobs: about 15 us each."""
 
 _VERTEX_PARTS: Final = 8
-"""A vertex with its edges counts as so many subtasks."""
+"""A vertex counts as so many subtasks."""
 
 MAX_SNAPSHOT_BYTES: Final = 16 << 20
 """Maximum size of all jobs of a snapshot; larger jobs are shown with less detail (`bounds`)."""
@@ -362,7 +362,7 @@ class ClusterSnapshots:
 
     def _drawn(self, record: JobRecord, most_parts: int, most_bytes: int) -> Document:
         """Returns one job of a snapshot, with at most so many parts and bytes."""
-        most_subtasks = most_parts - _VERTEX_PARTS * _vertices_of(record)
+        most_subtasks = most_parts - _VERTEX_PARTS * _vertices_of(record) - _edges_in(record)
         has_room = most_subtasks >= 0
         document = job_document(record, self._parts, most_subtasks if has_room else None)
         for name in ("age_s", "duration_s"):  # of an ended job a snapshot would change all the time
@@ -434,7 +434,11 @@ def _parts_of(record: JobRecord) -> int:
         subtasks = record.master.scheduler.topology.subtask_count
     else:
         subtasks = sum(len(vertex["subtasks"]) for vertex in (record.last or {}).get("vertices", ()))
-    return subtasks + _VERTEX_PARTS * _vertices_of(record)
+    return subtasks + _VERTEX_PARTS * _vertices_of(record) + _edges_in(record)
+
+
+def _edges_in(record: JobRecord) -> int:
+    return 0 if record.generated is None else len(record.generated.chaining.graph.edges)
 
 
 def _rates(now: tuple[float, float, float], then: tuple[float, float, float]) -> tuple[int, int, int] | None:

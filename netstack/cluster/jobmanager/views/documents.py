@@ -297,10 +297,13 @@ def edges_of(record: JobRecord) -> list[dict[str, Any]]:
     if record.generated is None:
         return []
     job = record.generated.job
+    outputs = {
+        dataset: output for vertex in range(len(job.vertices)) for output, dataset in enumerate(job.outputs_of(vertex))
+    }
     return [
         {
             "producer": job.datasets[edge.dataset].producer,
-            "output": job.outputs_of(job.datasets[edge.dataset].producer).index(edge.dataset),
+            "output": outputs[edge.dataset],
             "consumer": vertex,
             "input": number,
             "partitioner": edge.partitioner,

@@ -43,10 +43,10 @@ async def test_a_bug_of_ours_in_one_job_stops_neither_the_others_nor_the_start(
 ) -> None:
     read_job = jobs.read_job
 
-    def breaks(stored: Any, *rest: Any) -> Any:
+    def breaks(stored: Any, *rest: Any, **more: Any) -> Any:
         if stored.job_id == "0" * 16:
             raise KeyError("a bug")
-        return read_job(stored, *rest)
+        return read_job(stored, *rest, **more)
 
     monkeypatch.setattr(jobs, "read_job", breaks)
     for job_id in ("0" * 16, "1" * 16):
