@@ -120,7 +120,7 @@ def test_time_comes_from_one_pass_and_memory_from_the_other() -> None:
 
 @pytest.mark.parametrize("missing", [{"open_channels": 999}, {"connections": 2}])
 def test_channels_that_are_not_open_measure_nothing(missing: dict[str, int]) -> None:
-    with pytest.raises(MeasurementFailed, match="1000 channels should be open on one connection"):
+    with pytest.raises(MeasurementFailed, match="1000 channels"):
         document(SPEC, summaries(traced=False, **missing), summaries(traced=True))
 
 

@@ -229,7 +229,7 @@ def test_a_run_that_lost_a_record_counts_in_no_figure_and_fails_the_command(
     actual = json.loads(printed.out)
     assert actual["rows"][0]["builds"]["python"]["figure"] == 1.5
     assert actual["delivered"] is False
-    assert "round 2, run, netstack python: not delivered: delivery: record 7 was lost" in printed.err
+    assert "netstack python: not delivered: delivery: record 7" in printed.err
     assert "failed: run, netstack python: 1 of 3 rounds" in printed.err
 
 

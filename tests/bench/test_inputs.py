@@ -139,7 +139,7 @@ def test_columnar_batches_of_text(tmp_path: Path, name: str, content: str) -> No
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read: No such file or directory; check the path"):
+    with pytest.raises(InputError, match="No such file or directory; check"):
         read_rows(str(tmp_path / "none.csv"))
 
 
@@ -149,7 +149,7 @@ def test_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_parquet_column_that_is_not_there(table: str) -> None:
-    with pytest.raises(InputError, match="no column 'x'; it has 'id', 'name', 'when', 'price'"):
+    with pytest.raises(InputError, match="'x'; it has 'id', 'name', 'when', 'price'"):
         read_rows(table, key_column="x")
 
 

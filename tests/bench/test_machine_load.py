@@ -46,12 +46,12 @@ def test_a_few_busy_slices_are_flagged_and_many_make_a_warning() -> None:
     assert (is_busy(few), busy_warnings(few)) == (False, [])
     (reported,) = busy_warnings(many)
     assert reported.startswith("the machine was busy in 2 of 5 slices of the run: ")
-    assert "runnable without a processor for 244 ms of each second, and the host took 0 ms;" in reported
+    assert "for 244 ms " in reported
 
 
 def test_time_that_the_host_takes_counts_too() -> None:
     assert is_busy(timeline([0, 0], stolen=150.0))
-    assert ", and the host took 150 ms;" in busy_warnings(timeline([0, 0], stolen=150.0))[0]
+    assert "host took 150 ms;" in busy_warnings(timeline([0, 0], stolen=150.0))[0]
 
 
 @pytest.mark.parametrize("older", [None, [], [{"t_s": 0.1, "task": "producer"}]])

@@ -101,7 +101,7 @@ def test_what_cannot_be_reached_is_exit_code_1(runners: Frontier, capsys: pytest
     assert main(["recommend", "--throughput", "9GB/s", "--json"], runners=runners) == 1
     actual = told(capsys)
     assert (actual["is_reached"], actual["is_decided"]) == (False, True)
-    assert actual["sentence"].startswith("no timeout measured reaches 9,000 MB/s; nearest is ")
+    assert actual["sentence"].startswith("no timeout measured reaches 9,000 MB/s;")
 
 
 def test_hosts_are_measured_as_they_are(runners: Frontier, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,8 +157,8 @@ def test_results_of_one_repeat_do_not_decide(
     folder = stored(tmp_path / "sweep", fake_rows(Grid()))
     assert main(["recommend", folder], runners=runners) == 1
     out = capsys.readouterr().out
-    assert out.count("How far runs differ by chance is not known yet") == 1 + 4
-    assert out.startswith("every workload\nBuffer timeout: 1 ms or 10 ms, which these runs cannot separate")
+    assert out.count("by chance is not known") == 1 + 4
+    assert out.startswith("every workload\nBuffer timeout: 1 ms or 10 ms,")
     assert "NetworkConfig" not in out, "four workloads have no one file of settings"
 
 

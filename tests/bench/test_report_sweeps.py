@@ -52,7 +52,7 @@ def test_sweeps_lie_over_each_other(fake_rows: Rows) -> None:
 def test_differences_are_told_with_their_noise(fake_rows: Rows) -> None:
     page = build_combined_report(two(fake_rows))
     compared = page.partition('id="compared"')[2].partition("</section>")[0]
-    assert re.search(r"records/s: B is 1\.\d\d \u00d7 A in the median of 20 points; 20 better, 0 worse", compared)
+    assert re.search(r"B is 1\.\d\d \u00d7 A .* 20 points; 20 better, 0 worse", compared)
     assert len(re.findall(r'<tr data-f="[\d -]+" class="(?:better|worse|same)">', compared)) == 100
     assert "better</td>" in compared
     assert "within the noise</td>" in compared
@@ -81,7 +81,7 @@ def test_what_a_sweep_alone_decides_is_what_is_compared(fake_rows: Rows) -> None
 def test_sweeps_with_nothing_in_common_say_so(fake_rows: Rows) -> None:
     other = fake_rows(Grid(record_sizes=(64,)))
     page = build_combined_report([Sweep("a", fake_rows()), Sweep("b", other)])
-    assert "A and B have no point in common" in page
+    assert "no point in common" in page
     assert "64 B · 1 ch · sweep B" in page
 
 

@@ -70,7 +70,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 def test_a_full_disk_is_told_with_its_folder(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")  # as a write raises it: without a name
     with (
-        pytest.raises(NetstackError, match=rf"no space is left in {tmp_path}; set TMPDIR"),
+        pytest.raises(NetstackError, match=f"left in {tmp_path}; set TMPDIR"),
         scratch_folder(str(tmp_path)),
     ):
         raise full

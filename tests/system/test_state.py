@@ -80,7 +80,7 @@ def test_a_savepoint_is_compared_with_the_job_when_it_is_submitted(
     assert main([*words, "name=tally", "--allow-non-restored-state", "--json"]) == 0
     printed = capsys.readouterr()
     ended = json.loads(printed.out)
-    assert "state not restored, because the job does not have these operators: count" in printed.err
+    assert "state not restored" in printed.err
     assert cluster.job(ended["job_id"])["not_restored"] == ["count"]
     counts = [count for _, count in ended["results"]["sink"]["0"]]
     assert len(set(counts)) == 1

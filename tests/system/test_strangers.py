@@ -234,7 +234,7 @@ def test_something_that_translates_addresses_is_named(known: bool, monkeypatch: 
                 except AuthenticationFailed as error:
                     opened, why = False, str(error)
                 assert opened == known
-                assert known or f"add 127.0.0.1:{port} to NETSTACK_KNOWN_AS of that process" in why
+                assert known or f"add 127.0.0.1:{port} to NETSTACK_KNOWN_AS" in why
                 nursery.cancel_scope.cancel()
 
     trio.run(main)

@@ -23,7 +23,7 @@ async def test_a_stream_breaks_after_so_many_bytes(autojump_clock: MockClock) ->
         await far.wait_readable()
         await far.wait_writable()
         for _ in range(2):
-            with pytest.raises(ConnectionLost, match=r"the connection to .* broke: it was cut after 10 bytes"):
+            with pytest.raises(ConnectionLost, match="after 10 bytes"):
                 take(far)
         with pytest.raises(ConnectionLost, match="it was cut after 10 bytes"):
             far.try_send([b"x"])
@@ -204,7 +204,7 @@ async def test_a_delay_that_cannot_be(seconds: float) -> None:
 @pytest.mark.parametrize("rate", [0, -1.0, float("inf"), float("nan")])
 async def test_a_rate_that_cannot_be(rate: float) -> None:
     async with laboratory() as (_, _, lab):
-        with pytest.raises(ConfigError, match=r"rate_bytes_per_s=.*; give more than 0 bytes a second, or None"):
+        with pytest.raises(ConfigError, match=r"rate_bytes_per_s=.*; give more than 0"):
             lab.rate_bytes_per_s = rate
         assert lab.rate_bytes_per_s is None
 

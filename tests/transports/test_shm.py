@@ -433,7 +433,7 @@ async def test_a_process_of_another_user_is_refused_by_either_side(monkeypatch: 
     listener = await SHM.listen(url)
     ours = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
-    with pytest.raises(ConnectionLost, match=rf"cannot reach {url}: the peer \(process \d+\) runs as user {ours}"):
+    with pytest.raises(ConnectionLost, match=rf"the peer \(process \d+\) runs as user {ours}"):
         await SHM.connect(url)
     raw = socket.socket(socket.AF_UNIX)
     raw.connect(PREFIX + url.removeprefix("shm://"))
@@ -470,7 +470,7 @@ async def test_a_process_that_is_another_user_s_gets_nowhere() -> None:
     with process(url, "echo", command=("-c", AS_NOBODY)) as child:
         assert child.wait(120) == 1
         assert child.stderr is not None
-        assert f"the peer (process {os.getpid()}) runs as user 0, and this process as user 65534" in child.stderr.read()
+        assert "user 0, and this process as user 65534" in child.stderr.read()
     listener.close()
 
 

@@ -83,7 +83,7 @@ async def test_options_on_both_ends() -> None:
 
 async def test_a_port_in_use_says_what_to_do() -> None:
     listener = await TCP.listen(ANY_PORT)
-    with pytest.raises(OSError, match="in use; choose another port, or 0 for a free one") as caught:
+    with pytest.raises(OSError, match="choose another port, or 0") as caught:
         await TCP.listen(listener.address)
     assert caught.value.errno == errno.EADDRINUSE
     assert listener.address in str(caught.value)
@@ -99,9 +99,9 @@ async def test_an_address_that_is_not_ours_cannot_be_listened_at(url: str) -> No
 
 
 async def test_nobody_there_says_what_to_check() -> None:
-    with pytest.raises(ConnectionLost, match=r"cannot reach tcp://127.0.0.1:1: .*is anything listening there"):
+    with pytest.raises(ConnectionLost, match=r"tcp://127.0.0.1:1: .*is anything listening"):
         await TCP.connect("tcp://127.0.0.1:1")
-    with pytest.raises(ConnectionLost, match=r"cannot reach tcp://255.255.255.255:1: .*is that host up"):
+    with pytest.raises(ConnectionLost, match=r"tcp://255.255.255.255:1: .*host up"):
         await TCP.connect("tcp://255.255.255.255:1")
 
 
@@ -111,9 +111,9 @@ async def test_a_host_without_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(trio.socket, "getaddrinfo", unknown)
 
-    with pytest.raises(ConnectionLost, match="cannot resolve tcp://nowhere:1: Name or service not known; check"):
+    with pytest.raises(ConnectionLost, match=r"resolve tcp://nowhere:1: .*; check"):
         await TCP.connect("tcp://nowhere:1")
-    with pytest.raises(OSError, match="cannot listen at tcp://nowhere:1: Name or service not known; name"):
+    with pytest.raises(OSError, match=r"listen at tcp://nowhere:1: .*; name"):
         await TCP.listen("tcp://nowhere:1")
 
 
@@ -152,7 +152,7 @@ async def test_a_name_of_several_addresses_is_listened_at_with_each(monkeypatch:
             stream = await listener.accept()
             assert stream.endpoints()[0] == f"{target}:{port}"
             stream.close()
-    with pytest.raises(OSError, match=r"cannot listen at tcp://localhost:\d+: Address already in use"):
+    with pytest.raises(OSError, match=r"tcp://localhost:\d+: Address already in use"):
         await TCP.listen(listener.address)
     async with trio.open_nursery() as nursery:
 
@@ -176,7 +176,7 @@ async def test_an_address_that_the_host_lacks_is_left_out_unless_it_is_the_only_
     for closable in (near, far, listener):
         closable.close()
     resolves_to(monkeypatch, ("203.0.113.1",), ("203.0.113.2",))
-    with pytest.raises(OSError, match="cannot listen at tcp://localhost:0: Cannot assign requested address"):
+    with pytest.raises(OSError, match="tcp://localhost:0: Cannot assign"):
         await TCP.listen("tcp://localhost:0")
 
 

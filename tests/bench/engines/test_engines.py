@@ -26,7 +26,7 @@ def test_a_module_of_ones_own_is_an_engine_too() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="no engine 'x'; there are netstack, nocredit, plain, raw, zmq, flight"):
+    with pytest.raises(ConfigError, match="'x'; there are netstack, "):
         load_engine("x")
 
 
@@ -81,9 +81,7 @@ def test_other_work_than_a_peer_can_do_is_refused(name: str, settings: dict[str,
 
 def test_without_credit_there_is_nothing_to_compare_with_without_credit() -> None:
     assert load_engine("nocredit") is load_engine("netstack")
-    with pytest.raises(ConfigError, match="--peer nocredit is --credit off beside --credit on"):
+    with pytest.raises(ConfigError, match="--peer nocredit is --credit off"):
         peer_spec("nocredit", RunSpec(credit=False))
-    with pytest.raises(
-        ConfigError, match="--peer plain is --transport tcp beside another one; give --transport shm, tls or unix"
-    ):
+    with pytest.raises(ConfigError, match=r"--peer plain .* give --transport shm, tls or unix"):
         peer_spec("plain", RunSpec())

@@ -109,7 +109,7 @@ def test_a_grid_that_no_place_can_do_is_refused() -> None:
     ],
 )
 def test_nothing_steps_in_for_what_only_spark_does(flags: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="there is no Java"):
+    with pytest.raises(ConfigError, match="no Java"):
         choose(WithoutSpark(), **flags)
     (name,) = flags
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} goes with --place spark"):
@@ -120,10 +120,10 @@ def test_nothing_steps_in_for_what_only_spark_does(flags: dict[str, Any]) -> Non
 
 
 def test_spark_is_not_replaced_when_it_was_asked_for() -> None:
-    with pytest.raises(ConfigError, match="there is no Java"):
+    with pytest.raises(ConfigError, match="no Java"):
         choose(WithoutSpark(), place="spark")
     place, _ = choose(WithSpark(), place="spark", transport="unix")
-    with pytest.raises(ConfigError, match="--transport unix with --place spark"):
+    with pytest.raises(ConfigError, match="--transport unix"):
         place.on(Grid.of({"transport": "unix"})).plan()
 
 
@@ -180,5 +180,5 @@ def test_a_sweep_over_rows_tells_how_large_they_were(tmp_path: Path) -> None:
     spec = RunSpec(input_path=str(tmp_path / "clicks.csv"))
     with place.open(spec, None, None, None) as (once, _):
         assert once(spec)["settings"]["record_bytes"] == 6
-    with pytest.raises(ConfigError, match="there is no such file here; a table or a URL goes with --place spark"):
+    with pytest.raises(ConfigError, match=r"no such file here; .*--place spark"):
         place.on(with_rows(Grid(), "clicks", None))

@@ -71,7 +71,7 @@ def test_a_transport_that_cannot_be_loaded_is_an_error_by_name() -> None:
             transport_for(f"{scheme}://x")
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 1200
-    with pytest.raises(ConfigError, match=r"no transport for scheme 'x{50}.*known: \\u202eeman, empty") as caught:
+    with pytest.raises(ConfigError, match=r"scheme 'x{50}.*known: \\u202eeman, empty") as caught:
         transport_for(f"{'x' * 100_000}://x")
     assert len(str(caught.value)) < 400
 

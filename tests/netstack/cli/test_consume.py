@@ -64,7 +64,7 @@ def test_raw_records_are_counted_as_they_are() -> None:
 
 
 def test_a_record_of_another_kind() -> None:
-    with pytest.raises(RecordError, match=r"nor is it a stream element .*try --as raw"):
+    with pytest.raises(RecordError, match=r"stream element .*--as raw"):
         RecordPayloads("long").take([b"\7\7\7"], ChannelAccount())
 
 

@@ -74,9 +74,9 @@ def test_a_job_file_takes_none(tmp_path: Path) -> None:
 def test_the_input_is_a_parameter_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert parameters_of(Path("lines.txt"), (("a", "b"),)) == {"input": str(tmp_path / "lines.txt"), "a": "b"}
-    with pytest.raises(ConfigError, match=r"parameter a='b\\udcff' is not UTF-8; rename the file"):
+    with pytest.raises(ConfigError, match=r"a='b\\udcff' is not UTF-8; rename"):
         parameters_of(None, (("a", "b\udcff"),))
-    with pytest.raises(ConfigError, match=r"parameter input='.*caf\\udce9' is not UTF-8"):
+    with pytest.raises(ConfigError, match=r"parameter input='.*caf\\udce9'"):
         parameters_of(Path("caf\udce9"), ())
     with pytest.raises(ConfigError, match="'input' is given twice"):
         parameters_of(Path("lines.txt"), (("input", "b"),))

@@ -121,7 +121,7 @@ def test_what_belongs_to_a_job_is_refused_for_a_jobmanager(capsys: pytest.Captur
     assert main(["record", "module:job", "--seconds", "1s", "--output", output]) == 2
     assert "a job is recorded until it ends" in capsys.readouterr().err
     assert main(["record", "127.0.0.1:1", "--output", output]) == 1
-    assert "no JobManager answers at 127.0.0.1:1" in capsys.readouterr().err
+    assert "no JobManager answers" in capsys.readouterr().err
 
 
 async def test_a_cluster_is_recorded_down_to_its_channels(tmp_path: Path) -> None:

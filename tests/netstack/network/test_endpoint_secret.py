@@ -76,7 +76,7 @@ async def test_with_another_secret_both_are_told(address: str) -> None:
         open_network(url(), CONFIG, secret=OTHER) as consumer,
     ):
         producer.create_partition("p", subpartitions=1)
-        with pytest.raises(AuthenticationFailed, match="its shared secret differs") as caught:
+        with pytest.raises(AuthenticationFailed, match="shared secret differs") as caught:
             await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
         assert producer.address in str(caught.value)
         assert caught.value.reason is Refusal.SECRETS_DIFFER
@@ -142,7 +142,7 @@ async def test_a_peer_that_never_proves_itself_is_given_up_in_time(autojump_cloc
         await trio.sleep_forever()
 
     async with peer(silent) as (address, streams), open_network(url(), CONFIG, secret=SECRET) as consumer:
-        with pytest.raises(ConnectionLost, match=r"did not answer within 5 s"):
+        with pytest.raises(ConnectionLost, match="within 5 s"):
             await consumer.open_gate([ChannelDescriptor(address, "p")])
         await settle()
         assert_nothing_left(consumer)

@@ -306,11 +306,11 @@ async def test_a_shortage_of_memory_is_logged_once(autojump_clock: MockClock, ca
         assert caplog.messages == []
         last = producer.create_partition("last", subpartitions=1)
         assert len(caplog.messages) == 1
-        assert "109 % of it is requested (70 of 64 segments, 6 are missing)" in caplog.messages[0]
+        assert "70 of 64 segments, 6 " in caplog.messages[0]
         last.release()
         producer.release_partition("p0")
         producer.create_partition("one more", subpartitions=1)
-        assert caplog.messages[1:] == ["network memory suffices again: 94 % of it is requested"]
+        assert "again: 94 %" in caplog.messages[1]
         caplog.clear()
         gates = [await consumer.open_gate(channels(producer, f"p{number}")) for number in range(1, 6)]
         assert "requested" in caplog.messages[0]

@@ -25,9 +25,7 @@ async def test_handles_of_another_module_are_refused() -> None:
         partition: Any = network.create_partition("p", subpartitions=1)
         gate: Any = await network.open_gate([ChannelDescriptor(network.address, "p")])
         for make in (lambda: blocking.RecordReader(gate), lambda: aio.RecordReader(gate)):
-            with pytest.raises(
-                ConfigError, match=r"InputGate is not a netstack.network.blocking.*: give what `open_gate` of a"
-            ):
+            with pytest.raises(ConfigError, match=r"InputGate is not a netstack.network.blocking.*: give"):
                 make()
         for write in (lambda: blocking.RecordWriter(partition), lambda: aio.RecordWriter(partition)):
             with pytest.raises(ConfigError, match="create_partition"):
@@ -51,7 +49,7 @@ async def test_only_gates_form_a_union() -> None:
         nothing: Any = None
         with pytest.raises(ConfigError, match="NoneType is not"):
             UnionInputGate([gates[2], nothing])
-        with pytest.raises(LocalProtocolError, match="gate 'p' has a reader already, or is part of a union"):
+        with pytest.raises(LocalProtocolError, match="'p' has a reader already"):
             UnionInputGate([gates[2], gates[0]])
         incomplete = UnionInputGate(gates[2:3], missing=1)  # the failed unions have not taken it
         RecordReader(gates[3])

@@ -107,7 +107,7 @@ async def test_waiting_for_a_consumer_that_left_before_the_end(
         assert bool(error) == is_lost
         if error is not None:
             assert (error.lost, error.acknowledged) == ((0,), ())
-            assert "subpartition 0 was lost before the end" in str(error)
+            assert "subpartition 0 was lost" in str(error)
             assert "0 of 1 consumer acknowledged" in str(error)
 
 
@@ -164,7 +164,7 @@ async def test_the_block_of_a_writer_ends_with_the_loss(autojump_clock: MockCloc
                 await writer.emit(2)  # another one still reads
                 await writer.emit(3)
 
-        with pytest.raises(ConsumerLost, match=r"subpartition 0 was lost .* 0 of 2 consumers") as caught:
+        with pytest.raises(ConsumerLost, match=r"subpartition 0 .* 0 of 2 ") as caught:
             await write()
         assert (caught.value.lost, caught.value.acknowledged) == ((0,), ())
         assert [number async for number in RecordReader(staying, format="int64")] == [1, 3]
@@ -190,7 +190,7 @@ async def test_acknowledged_are_those_that_processed_everything(autojump_clock: 
 async def test_waiting_before_the_end_was_sent_is_refused(autojump_clock: MockClock) -> None:
     async with open_network(url(), CONFIG) as producer:
         writer = RecordWriter[int](producer.create_partition("p", subpartitions=1), format="int64")
-        with pytest.raises(LocalProtocolError, match=r"partition 'p' has no end yet; await `finish\(\)` first"):
+        with pytest.raises(LocalProtocolError, match="'p' has no end yet; await `finish"):
             await writer.wait_consumed()
 
 

@@ -149,7 +149,7 @@ async def test_a_closed_manager_says_so(autojump_clock: MockClock) -> None:
         pass
     with pytest.raises(LocalProtocolError, match="the TaskManager is closed"):
         manager.create_partition("p", subpartitions=1)
-    with pytest.raises(LocalProtocolError, match="the TaskManager is closed"):
+    with pytest.raises(LocalProtocolError, match="TaskManager is closed"):
         await manager.open_gate([ChannelDescriptor("memory://nowhere", "p")])
 
 

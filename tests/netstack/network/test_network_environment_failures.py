@@ -215,7 +215,7 @@ async def test_a_partition_that_never_comes_fails_its_channel_after_the_timeout(
     producer.create_partition("q", subpartitions=1)
     gate = await (producer if local else consumer).open_gate(channels(producer))
     start = trio.current_time()
-    with pytest.raises(PartitionNotFound, match=r"no partition 'p' was created within 10 s \(known: q\)"):
+    with pytest.raises(PartitionNotFound, match=r"'p' .* 10 s \(known: q\)"):
         await RecordReader(gate).__anext__()
     assert trio.current_time() - start == pytest.approx(10)
     gate.close()
@@ -496,13 +496,13 @@ async def test_an_impossible_descriptor_is_refused_and_leaves_the_network_open(
 
 @pytest.mark.parametrize("wanted", [ChannelDescriptor("memory://nowhere", "p"), None, 5])
 async def test_a_gate_takes_a_sequence_not_a_descriptor_alone(consumer: NetworkEnvironment, wanted: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a gate takes a sequence of ChannelDescriptors; .* is none"):
+    with pytest.raises(ConfigError, match=r"sequence of ChannelDescriptors; .* is none"):
         await consumer.open_gate(wanted)
 
 
 async def test_partitions_of_impossible_names_and_kinds(producer: NetworkEnvironment) -> None:
     wrong: Any = 5
-    with pytest.raises(ConfigError, match="partition id 5 of type int; give it as str"):
+    with pytest.raises(ConfigError, match="5 of type int; give"):
         producer.create_partition(wrong, subpartitions=1)
     with pytest.raises(ConfigError, match="partition 'p': kind=5; give a ResultPartitionType"):
         producer.create_partition("p", subpartitions=1, kind=wrong)

@@ -41,7 +41,7 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> No
     path = tmp_path / "secret"
     path.write_bytes(b"x" * 32)
     path.chmod(mode)
-    with pytest.raises(ConfigError, match=rf"is accessible to other users \(mode {mode:04o}\); run: chmod 600 {path}"):
+    with pytest.raises(ConfigError, match=rf"other users \(mode {mode:04o}\); run: chmod 600 {path}"):
         Secret.from_file(path)
 
 
@@ -61,7 +61,7 @@ def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "secret", 0o600)
     with pytest.raises(ConfigError, match="is not a regular file"):
         Secret.from_file(tmp_path / "secret")
-    with pytest.raises(ConfigError, match="is not a regular file"):
+    with pytest.raises(ConfigError, match="not a regular"):
         Secret.from_file("/dev/zero")
 
 
@@ -98,6 +98,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_a_short_secret_is_refused_without_showing_it() -> None:
-    with pytest.raises(ConfigError, match="of 9 bytes can be guessed; give 16 or more") as caught:
+    with pytest.raises(ConfigError, match=r"9 bytes .* give 16") as caught:
         Secret(b"qwertyuio")
     assert "qwerty" not in str(caught.value)

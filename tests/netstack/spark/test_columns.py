@@ -25,7 +25,7 @@ def test_a_key_is_named_as_spark_names_columns() -> None:
     for key, place in (("id", 0), ("ID", 0), ("a.b", 1), ("`a.b`", 1), ("a`b", 2), ("`a``b`", 2), ("user", 3)):
         assert actual.keys([key], is_case_sensitive=False) == (f"c{place}",)
     assert actual.keys(["User", "id"], is_case_sensitive=True) == ("c3", "c0")
-    with pytest.raises(ConfigError, match=r"no column 'user'; it has id, a\.b, a`b, User"):
+    with pytest.raises(ConfigError, match=r"'user'; it has id, a\.b, a`b, User"):
         actual.keys(["user"], is_case_sensitive=True)
     twice = columns("id", "ID")
     assert twice.keys(["ID"], is_case_sensitive=True) == ("c1",)
@@ -47,10 +47,10 @@ def test_every_partition_has_a_number() -> None:
 def test_a_pyspark_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.9")
     check_version()
-    with pytest.raises(ConfigError, match=r"the data source needs pyspark 4\.2 or newer, and this is 4\.1\.9"):
+    with pytest.raises(ConfigError, match=r"data source needs pyspark 4\.2 .* 4\.1\.9"):
         from netstack.spark import register  # noqa: F401
     monkeypatch.setattr("pyspark.__version__", "3.5.9")
-    with pytest.raises(ConfigError, match=r"netstack on Spark needs pyspark 4\.0 or newer"):
+    with pytest.raises(ConfigError, match=r"pyspark 4\.0 or newer"):
         from netstack.spark import exchange  # noqa: F401
     monkeypatch.setattr("pyspark.__version__", "4.10.0.dev1")
     check_version(driver.OLDEST_SOURCE)

@@ -118,7 +118,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
     with pytest.raises(ConfigError, match="call exchange in foreachBatch"):
         exchange(spark.readStream.format("rate").load(), key="value")
     months = df.selectExpr("id", "array(make_ym_interval(0, 1)) as months")
-    with pytest.raises(ConfigError, match="column 'months' has year-month intervals inside of array"):
+    with pytest.raises(ConfigError, match="'months' has year-month intervals"):
         exchange(months, key="id")
 
 
@@ -137,7 +137,7 @@ def test_whatever_takes_some_of_its_partitions_works_behind_the_stage(spark: Any
         assert (nothing.first(), nothing.count(), nothing.union(out).count()) == (None, 0, 100)
         places = {row[0]: row[1] for row in out.select("id", F.spark_partition_id()).collect()}
     assert places == {key: operator_index(key_group(key, 128), 2, 128) for key in range(100)}
-    with pytest.raises(SparkFailed, match=r"runs all its tasks or none.*leave out boundary=False"), plain_errors():
+    with pytest.raises(SparkFailed, match=r"all its tasks or none.*boundary=False"), plain_errors():
         exchange(df, key="id", boundary=False).first()
 
 
@@ -166,7 +166,7 @@ def test_inputs_that_a_barrier_stage_cannot_read_are_dealt_to_all_slots(spark: A
                 assert exchange(frame, key="id").count() == 100, name
         spark.conf.set("spark.sql.adaptive.enabled", "false")
         for shuffled in (df.groupBy(F.expr("id % 100").alias("id")).count(), df.repartition(5)):
-            with pytest.raises(ConfigError, match="5 partitions and the session 2 slots"):
+            with pytest.raises(ConfigError, match=r"^exchange: .* 5 partitions"):
                 exchange(shuffled, key="id")
     finally:
         for name, value in before.items():

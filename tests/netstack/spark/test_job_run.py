@@ -173,7 +173,7 @@ def test_what_the_command_refuses_starts_no_spark(
 
 
 def test_what_cannot_run_is_one_sentence(spark: Any) -> None:
-    with pytest.raises(SparkFailed, match="needs 3 slots at once") as caught:
+    with pytest.raises(SparkFailed, match="needs 3 slots") as caught:
         run(spark, counting(), taskmanagers=3)
     assert "\n" not in str(caught.value)
     job = StreamEnvironment("fails", settings=StreamSettings(restart=RestartSettings(kind="none")))

@@ -154,7 +154,7 @@ def test_the_columns_of_a_stream_stay(tmp_path: Path) -> None:
     with blocking.open_network("tcp://127.0.0.1:0") as network:
         publisher = Publisher(network, "s", tmp_path)
         publisher.write(batch_of(1))
-        with pytest.raises(RecordError, match="are fixed: column 'id' is int32 in these rows, and int64 in"):
+        with pytest.raises(RecordError, match=r"'id' is int32 .* int64 in"):
             publisher.write(other)
         publisher.cut()
         publisher.offer()
@@ -244,7 +244,7 @@ def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_agai
         assert look(network.address).rows == [1, 1, 1]
     with (
         blocking.open_network("tcp://127.0.0.1:0") as network,
-        pytest.raises(ConfigError, match="ends with epoch 2, and the worker continues at 9"),
+        pytest.raises(ConfigError, match=r"epoch 2, .* continues at 9"),
     ):
         Publisher(network, "s", tmp_path, resume=9)
 

@@ -164,7 +164,7 @@ def test_the_mode_is_an_option_and_permissive_needs_its_column() -> None:
     with pytest.raises(ConfigError, match="column id is NOT NULL"):
         Settings.of({**where, "mode": "PERMISSIVE"}, fixed)
     months = StructType([StructField("span", YearMonthIntervalType())])
-    with pytest.raises(ConfigError, match="column 'span' of type interval year to month: Spark cannot pass it"):
+    with pytest.raises(ConfigError, match="'span' of type interval year to month: "):
         Settings.of(where, months)
 
 

@@ -77,7 +77,7 @@ def test_a_worker_that_comes_back_goes_on_where_its_state_is(tmp_path: Path) -> 
                 commit(to(subscriber), QUERY, 3, staged)
             assert ids_of(subscriber.next(timeout_s=120)) == rows
     assert not list(tmp_path.glob("*.part"))
-    with pytest.raises(ConfigError, match="ends with epoch 3, and the worker continues at 9"):
+    with pytest.raises(ConfigError, match=r"epoch 3, .* continues at 9"):
         EpochFolder(tmp_path, 9)
     with pytest.raises(ConfigError, match="ends with epoch -1"):
         EpochFolder(tmp_path / "another", 1)
@@ -154,10 +154,10 @@ def test_the_columns_of_a_stream_are_those_of_its_first_epoch(tmp_path: Path) ->
                 stage(where, QUERY, 0, other(1))  # nothing is fixed by what is not committed
                 late = stage(where, "f" * 16, 0, other(2))
                 commit(where, QUERY, 0, [stage(where, QUERY, 0, iter([batch_of(1)]))])
-                with pytest.raises(RequestRefused, match="fixed: column 'more', string, is in these rows, and not in"):
+                with pytest.raises(RequestRefused, match="'more', string"):
                     commit(where, "f" * 16, 0, [late])
                 subscriber.forget(subscriber.next(timeout_s=120))
-            with pytest.raises(RequestRefused, match="fixed: column 'more', string, is in these rows, and not in"):
+            with pytest.raises(RequestRefused, match="'more', string"):
                 stage(where, QUERY, 1, other(3))
 
 

@@ -138,7 +138,7 @@ def test_mutant_a_barrier_that_overtakes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(TaskOutput, "mark", lambda *_: None)  # a marker brings no records either
     failure = simulate(QUIET).failure
     assert "overtaken: record" in failure
-    assert "is not in the snapshot" in failure
+    assert "not in the snapshot" in failure
 
 
 def test_mutant_a_stale_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

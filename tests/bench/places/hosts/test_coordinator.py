@@ -219,7 +219,7 @@ def test_a_task_that_fails_is_named_with_its_cause(name: str, monkeypatch: pytes
             await hosts.run(seconds=5, relay=name == "relay")
         assert f"{name}-" in str(caught.value)
         assert "ValueError: no more paper" in str(caught.value)
-        assert "measuring over 2 hosts failed" in str(caught.value)
+        assert "over 2 hosts failed" in str(caught.value)
         await hosts.check_released()
         monkeypatch.undo()
         assert (await hosts.run(records=100))["delivered"], "the next run works"
@@ -246,9 +246,7 @@ def test_records_that_do_not_move_end_the_run(monkeypatch: pytest.MonkeyPatch) -
 
     async def work(hosts: Hosts) -> None:
         monkeypatch.setattr(invokables, "sink", asleep)
-        with pytest.raises(
-            MeasurementFailed, match=r"no record arrived for 0.5 s: waiting for source-0 on .* 0 records"
-        ):
+        with pytest.raises(MeasurementFailed, match=r"no record .* 0.5 s: .*source-0 .* 0 records"):
             await hosts.measure(hosts.spec(seconds=0.1), deadlines=replace(FAST, stalled_s=0.5))
         await hosts.check_released()
 
@@ -263,7 +261,7 @@ def test_a_task_that_never_gets_ready_is_named(monkeypatch: pytest.MonkeyPatch) 
     async def work(hosts: Hosts) -> None:
         monkeypatch.setattr(invokables, "sink", asleep)
         limits = MeshDeadlines(setup_s=0.3)
-        with pytest.raises(MeasurementFailed, match=r"became ready in time: waiting for .*sink-0 on .*, sink-1 on"):
+        with pytest.raises(MeasurementFailed, match=r"waiting for .*sink-0 on .*, sink-1 on"):
             await hosts.measure(hosts.spec(records=1), deadlines=limits)
         await hosts.check_released()
 

@@ -140,13 +140,13 @@ def test_a_worker_that_stops_is_noticed(engine: BrokenEngine) -> None:
 
 def test_a_run_without_progress_is_ended(engine: BrokenEngine) -> None:
     name = engine("consumer", "import threading\nio.ready()\nthreading.Event().wait()")
-    with pytest.raises(MeasurementFailed, match=r"made no progress for 1 s \(records: producer 5, consumer 0\)"):
+    with pytest.raises(MeasurementFailed, match=r"no progress for 1 s .*producer 5, consumer 0"):
         run_once(TINY, engine=name, deadlines=IMPATIENT)
 
 
 def test_a_worker_that_never_gets_ready(engine: BrokenEngine) -> None:
     name = engine("producer", "io.peer_address()")
-    with pytest.raises(MeasurementFailed, match="did not become ready in time"):
+    with pytest.raises(MeasurementFailed, match="did not become ready"):
         run_once(TINY, engine=name, deadlines=PhaseLimits(setup_s=1.0))
 
 
@@ -166,9 +166,7 @@ def test_ctrl_c_ends_both_workers(engine: BrokenEngine) -> None:
 
 
 def test_no_such_engine() -> None:
-    with pytest.raises(
-        ConfigError, match="no engine 'carrier-pigeon'; there are netstack, nocredit, plain, raw, zmq, flight"
-    ):
+    with pytest.raises(ConfigError, match="'carrier-pigeon'; there are"):
         run_once(TINY, engine="carrier-pigeon")
 
 

@@ -196,7 +196,7 @@ def test_a_sweep_of_the_users_rows(spark: Any, tmp_path: Path) -> None:
         run_sweep(spark, settings, data=df.limit(7), key="user", folder=tmp_path / "rows")
     df.createOrReplaceTempView("clicks")
     assert frame_of(spark, "clicks").count() == 2000
-    with pytest.raises(ConfigError, match=r"--input nowhere: Spark cannot read it: .*nowhere"):
+    with pytest.raises(ConfigError, match=r"--input nowhere: .*nowhere"):
         frame_of(spark, "nowhere")
     with pytest.raises(InputError, match="no column 'usr'"):
         run_sweep(spark, settings, data=df, key="usr")
@@ -215,7 +215,7 @@ def test_urls_that_spark_reads_are_input_and_others_are_one_sentence(spark: Any,
         ("file:///nowhere/rows.csv", "Path does not exist: file:/nowhere/rows.csv$"),
         ("no table", "Syntax error"),
     ):
-        with pytest.raises(ConfigError, match=f"^--input {name}: Spark cannot read it: .*{says}") as caught:
+        with pytest.raises(ConfigError, match=rf"^--input {name}: .*{says}") as caught:
             frame_of(spark, name)
         assert "\n" not in str(caught.value)
 
@@ -264,7 +264,7 @@ def test_a_failed_run_is_in_the_frame_with_its_error_and_not_in_the_aggregates(
 
     monkeypatch.setattr("netstack_bench.places.spark.engine.run_job", late)
     settings = {"timeouts_s": (0.0,), "record_sizes": (8,), "channels": (1,), "seconds": 0.2, "latency_seconds": 0}
-    with pytest.warns(UserWarning, match="1 of 1 runs failed, the first of them: MeasurementFailed: .* never began"):
+    with pytest.warns(UserWarning, match=r"1 of 1 runs failed, .*MeasurementFailed: .* never began"):
         frame = run_sweep(spark, settings)
     rows = frame.collect()
     assert [(row["rank"], row["kind"]) for row in rows] == [(0, "lost"), (1, "lost")]
@@ -296,7 +296,7 @@ def test_percentiles_of_a_run_are_those_of_its_merged_histogram_and_of_a_setting
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(spark: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a sweep has no setting 'record_size'; it has .*record_sizes"):
+    with pytest.raises(ConfigError, match=r"'record_size'; it has .*record_sizes"):
         run_sweep(spark, {"record_size": (8,)})
 
 

@@ -122,7 +122,7 @@ async def test_ports_come_from_the_range_that_was_given() -> None:
     finally:
         taken.close()
     assert {row["kind"] for row in rows} == {SETUP}
-    assert f"no port of --node-ports {port}-{port} is free" in rows[0]["error"]
+    assert f"--node-ports {port}-{port}" in rows[0]["error"]
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_a_peer_that_never_arrives_is_said_in_words() -> None:
     def broken(words: str) -> Sequence[str]:
         raise EOFError
 
-    with pytest.raises(TimeoutError, match="a peer did not arrive"):
+    with pytest.raises(TimeoutError, match="peer did not arrive"):
         trio.run(Node(job_of(records=10), BarrierTask(0, 2, "127.0.0.1", broken)).work)
 
 

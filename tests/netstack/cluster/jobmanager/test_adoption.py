@@ -145,9 +145,7 @@ async def test_a_silent_taskmanager_is_lost(autojump_clock: MockClock) -> None:
 
 async def test_as_many_slots_as_asked_for_and_no_more_than_there_are() -> None:
     async with cluster("memory://two") as (manager, (daemon,)):
-        with pytest.raises(
-            RequestRefused, match=r"3 slots are needed, but TaskManager .* has 2: start it with --slots"
-        ):
+        with pytest.raises(RequestRefused, match=r"3 slots .* has 2: start it with --slots"):
             await manager.adopt(daemon.address, slots=3)
         assert manager.slots.total == 0
         await manager.adopt(daemon.address, slots=1)
@@ -186,7 +184,7 @@ async def test_a_taskmanager_is_let_go_with_its_jobmanager_and_works_for_the_nex
 
 async def test_the_port_of_a_slot_is_not_taken_for_a_taskmanager(autojump_clock: MockClock) -> None:
     async with cluster("memory://slot", in_slot=1) as (manager, (slot,)):
-        with pytest.raises(ConnectionLost, match="this port belongs to slot 1 of a TaskManager"):
+        with pytest.raises(ConnectionLost, match="belongs to slot 1"):
             await manager.adopt(slot.address)
         assert manager.slots.total == 0
 

@@ -13,7 +13,7 @@ from netstack.network.connection.authentication import Secret
 
 @pytest.mark.parametrize("listen", ["tcp://0.0.0.0:6120", "tcp://10.0.0.1:6120", "tcp://[::]:6120", "tls+tcp://h:6120"])
 def test_a_port_that_others_reach_wants_a_secret(listen: str) -> None:
-    with pytest.raises(ConfigError, match="is reachable from other hosts, and there is no secret"):
+    with pytest.raises(ConfigError, match=r"from other hosts, .*no secret"):
         JobManagerConfig(listen=listen)
     JobManagerConfig(listen=listen, secret=Secret.generate())
 

@@ -87,7 +87,7 @@ async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> Non
         actual = await user.ask("job", job_id=job_id)
         assert actual["missing_slots"] == 1
         assert "0 of 1 registered slots free" in actual["waits_for"]
-        with pytest.raises(AssertionError, match="waits for 1 more slot; a savepoint needs all of its tasks running"):
+        with pytest.raises(AssertionError, match="1 more slot; a savepoint needs"):
             await user.ask("savepoint", job_id=job_id, stop=False)
         async with taskmanager(manager, slots=1) as second:
             first.finishes = second.finishes = True
@@ -366,7 +366,7 @@ async def test_a_batch_job_that_asks_for_checkpoints_runs_without_them(
         assert f"job {job_id}: job 'pipeline' runs without" in caplog.text
         with pytest.raises(AssertionError, match="'pipeline' takes no checkpoints"):
             await user.ask("savepoint", job_id=job_id, stop=False)
-        with pytest.raises(AssertionError, match="cannot start from a savepoint: job 'pipeline' runs without"):
+        with pytest.raises(AssertionError, match="from a savepoint: job 'pipeline'"):
             await user.ask("submit", document=document(pipeline(is_batch=True, **asking)), from_savepoint="/chk")
         tm.finish()
         await tm.until(lambda: sorted(tm.tasks) == [(1, 0, 0), (1, 1, 0)])

@@ -221,7 +221,7 @@ async def test_reports_that_wait_are_bounded_and_the_bound_is_of_one_peer(monkey
     charges = [one.charge(10) for _ in range(3)]
     for charge in charges:
         charge.take()
-    with pytest.raises(Exception, match="one sends reports faster than they are handled: 4 reports with 50 bytes wait"):
+    with pytest.raises(Exception, match=r"one sends .* 4 reports with 50 bytes wait"):
         one.charge(20).take()
     other.charge(5).take()
     for charge in charges:

@@ -50,7 +50,7 @@ async def test_patience_ends_with_a_sentence_that_says_what_to_do(autojump_clock
         nursery.start_soon(play, url, goes)
         await trio.testing.wait_all_tasks_blocked()
         began_s = trio.current_time()
-        with pytest.raises(ConnectionLost, match=r"^no JobManager answered at memory://.* for 30 s .*netstack jobs ab"):
+        with pytest.raises(ConnectionLost, match=r"at memory://.* for 30 s .*netstack jobs ab"):
             await wait_for_job("ab", url, patience_s=30)
         assert 30 <= trio.current_time() - began_s < 33
 
@@ -69,8 +69,7 @@ async def test_one_that_comes_back_on_another_folder_does_not_know_the_job(autoj
         nursery.start_soon(lives, url, goes, answering("there is no job 'ab'"))
         with pytest.raises(
             RequestRefused,
-            match=r"^there is no job 'ab'; .* if it was"
-            r" started with the same --folder$",
+            match=r"^there is no job 'ab'; .* same --folder$",
         ):
             await wait_for_job("ab", url)
         nursery.cancel_scope.cancel()

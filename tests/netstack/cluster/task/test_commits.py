@@ -210,7 +210,7 @@ class OnlyPrepares(TwoPhase):
 async def test_commits_need_a_method(autojump_clock: MockClock, tmp_path: Path) -> None:
     job = environment(tmp_path)
     job.source(SlowNumbers, parameters={"count": 50}).sink(OnlyPrepares, name="sink")
-    with pytest.raises(ConfigError, match="'sink': OnlyPrepares has prepare_commit but no method commit"):
+    with pytest.raises(ConfigError, match=r"'sink': OnlyPrepares .* no method commit"):
         await run_to_its_end(job)
 
 
@@ -220,5 +220,5 @@ async def test_prepared_commits_are_never_dropped(autojump_clock: MockClock, tmp
         await run.checkpoint(1)
     job = environment(tmp_path)
     job.source(SlowNumbers, parameters={"count": 50}).rebalance().sink(Collect, name="sink")
-    with pytest.raises(CheckpointError, match="'sink' has 1 prepared commits in the checkpoint, but no method commit"):
+    with pytest.raises(CheckpointError, match=r"'sink' has 1 .* no method commit"):
         await run_to_its_end(job, restore=1)

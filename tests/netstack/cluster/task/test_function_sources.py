@@ -95,13 +95,13 @@ async def test_a_sequence_goes_on_at_its_position(autojump_clock: MockClock, tmp
 async def test_fewer_records_than_were_sent(autojump_clock: MockClock, tmp_path: Path, source: Any) -> None:
     more = {} if source is numbers else {"record_s": 1e-6}
     await sent(tmp_path, job_of(tmp_path, source, count=1000, **more), 990)
-    with pytest.raises(StateMismatch, match="has 500 records, but 990 were processed before the restart"):
+    with pytest.raises(StateMismatch, match="500 records, but 990"):
         await run_to_its_end(job_of(tmp_path, source, count=500, **more), restore=2)
 
 
 async def test_the_position_of_a_class_is_none(autojump_clock: MockClock, tmp_path: Path) -> None:
     await sent(tmp_path, job_of(tmp_path, numbers), [5])
-    with pytest.raises(StateMismatch, match=r"source 'source' is a function, .* but the checkpoint holds a list"):
+    with pytest.raises(StateMismatch, match=r"'source' is a function, .* list"):
         await run_to_its_end(job_of(tmp_path, numbers), restore=2)
 
 
@@ -132,14 +132,14 @@ def needs(count: int) -> range:
 
 
 async def test_a_function_that_lacks_a_parameter_is_refused(autojump_clock: MockClock, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'source': needs cannot be called with .*missing a required argument: 'cou"):
+    with pytest.raises(ConfigError, match=r"'source': needs cannot be called .*: 'cou"):
         await run_to_its_end(job_of(tmp_path, needs))
 
 
 async def test_a_function_that_does_not_know_its_subtask_has_one(autojump_clock: MockClock, tmp_path: Path) -> None:
     job = job_of(tmp_path, numbers)
     job.parallelism = 2
-    with pytest.raises(ConfigError, match="its function does not know its subtask, so each of its 2 subtasks"):
+    with pytest.raises(ConfigError, match=r"its subtask, .* 2 subtasks"):
         await run_to_its_end(job)
     run = await run_to_its_end(job_of(tmp_path, numbers, count=3))
     assert run.result("sink") == [[0, 1, 2]]

@@ -95,9 +95,7 @@ def test_keys_of_known_types_have_a_dict() -> None:
     state = context.keyed_state("sums", 0)
     assert isinstance(state, KeyedState)
     state[1] += 1
-    with pytest.raises(
-        ConfigError, match=r"'sums' was accessed with key 2\.5, but the keys of its inputs are int or str"
-    ):
+    with pytest.raises(ConfigError, match=r"'sums' .* key 2\.5, .* int or str"):
         state[2.5] += 1
     assert isinstance(keyed().keyed_state("sums", 0), MixedKeyedState)
     restored = keyed(int)
@@ -110,11 +108,9 @@ def test_keys_of_known_types_have_a_dict() -> None:
 def test_a_restored_state_is_what_it_was() -> None:
     restored = keyed(int)
     restored.restore_keyed({"sums": {1: 1}, "pairs": {("a", 1): 1}, "calls": {1: 1}}, {"sums": "int", "calls": "int"})
-    with pytest.raises(
-        StateMismatch, match=r"'sums' has a default value of type list, but of type int in the checkpoint"
-    ):
+    with pytest.raises(StateMismatch, match=r"'sums' .* type list, .* int in the checkpoint"):
         restored.keyed_state("sums", list)
-    with pytest.raises(StateMismatch, match=r"'pairs' has keys of type tuple in the .* its inputs now says int"):
+    with pytest.raises(StateMismatch, match=r"'pairs' .* type tuple .* says int"):
         restored.keyed_state("pairs", 0)
     assert restored.keyed_state("calls", lambda: 0) == {1: 1}  # who would call it to know?
 
@@ -232,5 +228,5 @@ def test_a_checkpoint_checks_each_key_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_name_of_a_state_is_a_text() -> None:
-    with pytest.raises(ConfigError, match="operator 'count': a keyed state is named 5; give a text"):
+    with pytest.raises(ConfigError, match="'count': a keyed state is named 5;"):
         keyed().keyed_state(cast(Any, 5))

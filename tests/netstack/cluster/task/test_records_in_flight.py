@@ -211,12 +211,12 @@ async def test_a_key_function_that_needs_what_the_format_drops_is_called_only_wh
     jobs = [job_of(tmp_path, "named", "msgpack", "key_by", Keeps, each, user_of) for each in (2, 3)]
     actual = await restarted(jobs[0], jobs[0], tmp_path, SMALL)
     assert sorted(number for part in actual for _, number in part) == NUMBERS
-    with pytest.raises(StateMismatch, match=r"keeps cannot continue from .*chk-00000001: .*user_of fails for record 0"):
+    with pytest.raises(StateMismatch, match=r"keeps .*chk-00000001: .*user_of fails for record 0"):
         await run_to_its_end(jobs[1], restore=1)
 
 
 async def test_records_in_flight_of_another_profile_are_refused(autojump_clock: MockClock, tmp_path: Path) -> None:
     job = job_of(tmp_path, "text", "str", "rebalance", Keeps, 2)
     await restarted(job, job, tmp_path, SMALL)
-    with pytest.raises(StateMismatch, match="were written as str, but are read as str with heads: keep the"):
+    with pytest.raises(StateMismatch, match=r"written as str, .* as str with heads: keep"):
         await run_to_its_end(job, restore=1, config=FLINK)

@@ -111,9 +111,7 @@ def test_builds_are_those_of_the_packages_that_run() -> None:
     here = build_of("userjobs")
     check_builds(["userjobs"], {"userjobs": here, "antigravity.imports.its.parents": "x"})
     check_builds(["userjobs"], {})
-    with pytest.raises(
-        ConfigError, match=f"package 'userjobs' is build {here} on this TaskManager, but 0123456789ab where"
-    ):
+    with pytest.raises(ConfigError, match=rf"'userjobs' is build {here} .* 0123456789ab where"):
         check_builds(["userjobs"], {"userjobs": "0123456789ab"})
 
 
@@ -130,16 +128,16 @@ def test_a_shipped_package_is_found_checked_and_replaced_when_nobody_uses_it() -
         names.load("shippedjobs:answer")
     assert names.load("shippedjobs:answer", {"shippedjobs"})() == 1
     put("b", 1)
-    with pytest.raises(ConfigError, match="was shipped with other contents by job a, which runs on this"):
+    with pytest.raises(ConfigError, match="other contents by job a,"):
         put("c", 2)
     for job in "ab":
         shipped.job_left(job)
     put("c", 2)
     assert names.load("shippedjobs:answer", {"shippedjobs"})() == 2
     importlib.import_module("userjobs.jobs")
-    with pytest.raises(ConfigError, match="name of an installed package that this TaskManager has imported"):
+    with pytest.raises(ConfigError, match=r"installed package .* has imported"):
         put("d", 3, package="userjobs")
-    with pytest.raises(BlobError, match="is damaged: the digest of its 3 bytes does not match"):
+    with pytest.raises(BlobError, match="damaged: the digest of its 3 bytes"):
         shipped.put("e", "other", blob(b"abc", "0" * 64))
     with pytest.raises(ConfigError, match="is not a package name"):
         shipped.put("e", "../x", blob(b""))

@@ -101,9 +101,7 @@ async def test_one_that_gives_up_lets_the_next_one_in(autojump_clock: MockClock)
     async with trio.open_nursery() as nursery:
 
         async def impatient() -> None:
-            with pytest.raises(
-                RequestRefused, match="2MiB of network buffers did not become free within 5 s: 1MiB of 2MiB"
-            ):
+            with pytest.raises(RequestRefused, match=r"2MiB .* within 5 s: 1MiB of 2MiB"):
                 await pool.acquire(2 << 20, timeout_s=5)
 
         nursery.start_soon(impatient)
@@ -115,7 +113,7 @@ async def test_one_that_gives_up_lets_the_next_one_in(autojump_clock: MockClock)
 
 async def test_what_can_never_be_is_refused_at_once(autojump_clock: MockClock) -> None:
     pool = TaskMemory(1 << 20)
-    with pytest.raises(RequestRefused, match="2MiB of network buffers, but this TaskManager has 1MiB"):
+    with pytest.raises(RequestRefused, match=r"2MiB .* this TaskManager has 1MiB"):
         await pool.acquire(2 << 20, timeout_s=0)
     with pytest.raises(ConfigError, match="timeout of -1"):
         await pool.acquire(0, timeout_s=-1)

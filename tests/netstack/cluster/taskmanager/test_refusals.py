@@ -130,7 +130,7 @@ async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.Monkey
     monkeypatch.setattr("netstack.cluster.taskmanager.service.JOBS_AT_MOST", 1)
     async with pair_open() as (_, client):
         run = await open_job(client)
-        with pytest.raises(RequestRefused, match="1 jobs are open or wait at this TaskManager, the maximum"):
+        with pytest.raises(RequestRefused, match=r"1 jobs .* the maximum"):
             await open_job(client)
         await run.close()
         await open_job(client)
@@ -141,7 +141,7 @@ async def test_no_more_jobs_of_a_host_than_leave_room_for_others(monkeypatch: py
     async with pair_open(listen="tcp://127.0.0.1:0") as (_, client):
         run = await open_job(client)
         await open_job(client)
-        with pytest.raises(RequestRefused, match="2 jobs of your host are open or wait at this TaskManager"):
+        with pytest.raises(RequestRefused, match="2 jobs of your host"):
             await open_job(client)
         await run.close()
         await open_job(client)
@@ -186,8 +186,7 @@ async def test_one_jobmanager_at_a_time_others_wait_and_are_told_for_whom(autoju
         async with adopt(daemon.address, heartbeat_timeout_s=100.0) as second:
             with pytest.raises(
                 ConnectionLost,
-                match=r"TaskManager .* has worked for the first"
-                r" at .* for the last 20 s",
+                match=r"for the first at .* last 20 s",
             ):
                 await open_job(second)
         assert trio.current_time() - began == pytest.approx(20.0)
@@ -210,7 +209,7 @@ async def _adopted(address: str, task_status: trio.TaskStatus[trio.Event]) -> No
 
 async def test_who_works_for_a_jobmanager_is_not_adopted_and_clients_only_look() -> None:
     async with taskmanager_open(jobmanager="memory://somewhere") as daemon, adopt(daemon.address) as client:
-        with pytest.raises(ConnectionLost, match="works for the JobManager at memory://somewhere: submit"):
+        with pytest.raises(ConnectionLost, match="JobManager at memory://somewhere: submit"):
             await open_job(client)
     async with taskmanager_open() as daemon:
         stream = await transport_for(daemon.address).connect(daemon.address)
@@ -251,7 +250,7 @@ async def test_who_works_for_a_jobmanager_is_not_adopted_and_clients_only_look()
 def test_only_loopback_goes_without_a_secret(address: str, is_it: bool) -> None:
     assert is_private(address) is is_it
     if not is_it:
-        with pytest.raises(ConfigError, match="there is no secret: give --secret-file FILE"):
+        with pytest.raises(ConfigError, match="no secret: give --secret-file"):
             TaskManagerConfig(listen=address)
         with pytest.raises(ConfigError, match="--secret-file"):
             TaskManagerConfig(control=address)
@@ -270,7 +269,7 @@ def test_numbers_that_cannot_be(wrong: dict[str, Any]) -> None:
 async def test_the_wrong_secret_or_none(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
     listen = {"memory": "memory://secret", "tcp": "tcp://127.0.0.1:0"}[scheme]
     async with taskmanager_open(listen=listen, secret=SECRET) as daemon:
-        with pytest.raises(AuthenticationFailed, match="its shared secret differs"):
+        with pytest.raises(AuthenticationFailed, match="shared secret differs"):
             await connect(daemon.address, secret=Secret(b"a secret of somebody else"))
         with pytest.raises((RemoteProtocolError, ConnectionLost), match="secret"):
             await connect(daemon.address)
@@ -357,6 +356,6 @@ async def test_metrics_beyond_this_host_want_the_token_of_the_secret() -> None:
         for token, status in ((None, 401), ("x", 401), (SECRET.metrics_token, 200)):
             assert await trio.to_thread.run_sync(scraped, address, token) == status
     config = TaskManagerConfig(listen="tcp://127.0.0.1:0", memory_bytes=1 << 20)
-    with pytest.raises(ConfigError, match="can be reached from other hosts, but there is no secret"):
+    with pytest.raises(ConfigError, match=r"metrics .* no secret"):
         async with open_taskmanager(config, metrics_address="0.0.0.0:0"):
             raise AssertionError("it is open")

@@ -125,7 +125,7 @@ def test_unpooled_segments_are_all_or_none() -> None:
     network = NetworkBufferPool(4, SIZE)
     pool = network.create_pool(1, 4)
     held = take(pool, 4)
-    with pytest.raises(InsufficientBuffers, match="2 network buffers requested, and pools that shrink still hold 2"):
+    with pytest.raises(InsufficientBuffers, match=r"2 network buffers .* shrink still hold 2"):
         network.take_unpooled(2, "a gate")
     statistics = network.statistics()
     assert (statistics.required_segments, statistics.free_segments, pool.size) == (1, 0, 4)

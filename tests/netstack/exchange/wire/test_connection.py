@@ -476,7 +476,7 @@ def test_control_frames_that_nobody_reads_are_bounded() -> None:
     collected(rig.connection)
     for number in range(MAX_PENDING_CONTROL):
         rig.connection.send(ChannelError(number, ErrorCode.UNKNOWN_CHANNEL, ""))
-    with pytest.raises(RemoteProtocolError, match="tcp://peer:1 causes answers faster than it reads them") as caught:
+    with pytest.raises(RemoteProtocolError, match="faster than it reads") as caught:
         rig.connection.send(ChannelError(1, ErrorCode.UNKNOWN_CHANNEL, ""))
     assert caught.value.code is ErrorCode.UNEXPECTED_FRAME
     one = len(CODEC.encode_control(ChannelError(0, ErrorCode.INTERNAL, "")))

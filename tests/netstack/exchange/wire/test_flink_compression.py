@@ -77,7 +77,7 @@ def test_zstd_of_the_right_length_only(original: int) -> None:
 def test_lzo_is_found_out() -> None:
     block = bytes.fromhex("15 61626364 25 0000 110000")  # four letters, and seven of what is one letter ago
     assert inflate(memoryview(lengths(len(block), 11) + block), 1024) == b"abcd" + b"d" * 7
-    with pytest.raises(RemoteProtocolError, match="neither an LZ4 nor an LZO block of 12 bytes"):
+    with pytest.raises(RemoteProtocolError, match="LZO block of 12 bytes"):
         inflate(memoryview(lengths(len(block), 12) + block), 1024)
     with pytest.raises(RemoteProtocolError, match="nor LZO, nor ZSTD"):
         inflate(memoryview(lengths(len(block) - 1, 11) + block[:-1]), 1024)

@@ -185,7 +185,7 @@ async def test_a_with_block_closes_readers() -> None:
         await writer.emit("two")
         await writer.finish()
         reader = aio.RecordReader[str](gate, format="str")
-        with pytest.warns(UnreadRecordsWarning, match="left 1 records that were not read"), reader:
+        with pytest.warns(UnreadRecordsWarning, match="left 1 records"), reader:
             assert await anext(aiter(reader)) == "one"
         assert await reader.next_records() == ["two"]
         with pytest.raises(LocalProtocolError):
@@ -214,7 +214,7 @@ async def test_a_block_that_raises_fails_its_consumers() -> None:
         with pytest.raises(ValueError, match="no more paper"):
             async with writer:
                 raise ValueError("no more paper")
-        with pytest.raises(ChannelFailed, match="its producer stopped: ValueError: no more paper"):
+        with pytest.raises(ChannelFailed, match="ValueError: no more paper"):
             await anext(aio.RecordReader(gate, format="str"))
         with pytest.raises((PoolDestroyed, LocalProtocolError)):
             await writer.finish()
@@ -231,7 +231,7 @@ async def test_errors_are_those_of_the_call() -> None:
         reader = aio.RecordReader[str](gate, format="str")
         waiting = asyncio.ensure_future(reader.next_records())
         await asyncio.sleep(0)  # it begins
-        with pytest.raises(LocalProtocolError, match="another call of this reader is under way"):
+        with pytest.raises(LocalProtocolError, match="another call"):
             await reader.next_records()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -115,7 +115,7 @@ def test_closing_wakes_who_waits_and_refuses_who_comes(
         first.outcome()
     with pytest.raises(LocalProtocolError, match="closed; open a new one"):
         call(portal, name_of_thread)
-    with pytest.raises(LocalProtocolError, match="closed; open a new one"):
+    with pytest.raises(LocalProtocolError, match="open a new one"):
         portal.post(lambda: None)
     portal.close(clean=clean)
     assert left == [how]

@@ -197,7 +197,7 @@ def test_an_arrow_batch_travels_as_one_record(pair: Pair) -> None:
     batch = pa.record_batch({"n": np.arange(10_000)})
     writer.emit_batch(batch)
     writer.emit(batch)
-    with pytest.raises(RecordError, match="is not a batch of arrow records"):
+    with pytest.raises(RecordError, match="batch of arrow records"):
         writer.emit_batch(np.arange(3))
     writer.finish()
     assert read_all(gate, "arrow") == [batch, batch]

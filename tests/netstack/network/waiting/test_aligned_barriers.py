@@ -165,7 +165,7 @@ async def test_a_barrier_that_is_not_aligned_is_refused(
     stage = Stage(producer, 1)
     reader = RecordReader[Any](await consumer.open_gate(stage.channels), format="int64", aligns_barriers=True)
     await stage.writers[0].broadcast_event(CheckpointBarrier(3, alignment=Alignment.UNALIGNED), priority=True)
-    with pytest.raises(LocalProtocolError, match="channel 0 delivered barrier 3, which is UNALIGNED: a reader with"):
+    with pytest.raises(LocalProtocolError, match="channel 0 delivered barrier 3, which is UNALIGNED"):
         await reader.__anext__()
 
 

@@ -80,7 +80,7 @@ def test_abort_after_the_end_takes_the_result_back(task: Task) -> None:
 def test_adding_to_a_finished_side_is_a_mistake(task: Task) -> None:
     capture = task.capture(7)
     capture.finish_inputs()
-    with pytest.raises(LocalProtocolError, match="checkpoint 7: the inputs of its channel state are finished"):
+    with pytest.raises(LocalProtocolError, match=r"checkpoint 7: .* are finished"):
         capture.add_input(A, b"late")
     with pytest.raises(LocalProtocolError, match="finish_inputs"):
         capture.finish_inputs()

@@ -94,13 +94,13 @@ def test_a_new_task_starts_empty() -> None:
 def test_keyed_state_may_be_missing_and_must_be_a_dict() -> None:
     plan = TaskPlan("sink", 1, keyed_state=True)
     assert recover([TaskSnapshot("sink", 0, None)], [plan])["sink"][0].operator_states == [{}]
-    with pytest.raises(CheckpointError, match="the state of sink-0 is planned as keyed but is a list"):
+    with pytest.raises(CheckpointError, match="sink-0 is planned as keyed"):
         recover([TaskSnapshot("sink", 0, [1])], [plan])
 
 
 def test_a_key_that_two_subtasks_hold() -> None:
     snapshots = [TaskSnapshot("sink", index, {"a": index}) for index in range(2)]
-    with pytest.raises(CheckpointError, match="subtask 1 of sink and an earlier subtask both have a value for key 'a'"):
+    with pytest.raises(CheckpointError, match=r"subtask 1 of sink .* key 'a'"):
         recover(snapshots, [TaskPlan("sink", 3, keyed_state=True)])
 
 
@@ -114,25 +114,25 @@ def test_bytes_that_are_not_whole_records(cut: int) -> None:
         TaskSnapshot("sink", 0, inputs={("words", 3): whole[: min(2, cut)]}),
     ]
     plans = [TaskPlan("source", 1), TaskPlan("sink", 1, (Exchange("in", ("words",)),))]
-    with pytest.raises(CheckpointError, match=r"subpartition 3 of 'words': . bytes that had arrived and .* not whole"):
+    with pytest.raises(CheckpointError, match=r"subpartition 3 of 'words': .* not whole"):
         recover(snapshots, plans)
 
 
 def test_splitting() -> None:
     assert split_records(b"") == []
     assert split_records(framed(b"", b"a")) == [b"", b"a"]
-    with pytest.raises(CheckpointError, match="record 1 begins at byte 5 of 12 and needs 8"):
+    with pytest.raises(CheckpointError, match="record 1 begins at byte 5"):
         split_records(framed(b"a", b"four")[:-1])
 
 
 def test_nothing_is_dropped_in_silence() -> None:
     source = TaskSnapshot("source", 0, outputs={("w", 0): framed(b"a")})
     sink = TaskSnapshot("sink", 0, inputs={("w", 0): framed(b"b"), ("empty", 0): b""})
-    with pytest.raises(CheckpointError, match="has state of task 'sink', which has no plan"):
+    with pytest.raises(CheckpointError, match="task 'sink', which has no plan"):
         recover([source, sink], [TaskPlan("source", 1)])
-    with pytest.raises(CheckpointError, match="2 records were in flight in partition 'w', which is in no exchange"):
+    with pytest.raises(CheckpointError, match=r"2 records .* 'w', which is in no exchange"):
         recover([source, sink], [TaskPlan("source", 1), TaskPlan("sink", 1)])
-    with pytest.raises(CheckpointError, match="sink-0 had read partition 'w'; the plans give it to 'source'"):
+    with pytest.raises(CheckpointError, match=r"sink-0 .* 'w'; .* give it to 'source'"):
         recover([source, sink], [TaskPlan("source", 1, (Exchange("in", ("w",)),)), TaskPlan("sink", 1)])
     with pytest.raises(CheckpointError, match=r"subtasks \[0, 2\] of task 'sink'"):
         recover([sink, TaskSnapshot("sink", 2)], [TaskPlan("sink", 1)])
@@ -193,7 +193,7 @@ def test_other_key_groups_move_records_as_they_move_state() -> None:
 
 def test_a_function_that_fails_while_records_move_is_named_with_the_record() -> None:
     exchange = Exchange("in", ("w",), lambda record: record.user, function="jobs:user")
-    with pytest.raises(CheckpointError, match="jobs:user fails for record 0 in flight to subtask 0, in 'w': Attri"):
+    with pytest.raises(CheckpointError, match=r"jobs:user fails for record 0 .* 'w': Attri"):
         recover(in_flight_to_two(*KEYS), [TaskPlan("source", 1), TaskPlan("sink", 3, (exchange,))])
     exchange = Exchange("in", ("w",), channel_of=lambda record, channels: channels, function="jobs:part")
     with pytest.raises(CheckpointError, match=r"jobs:part fails .*: it returned subtask 3 of 3"):
@@ -202,7 +202,7 @@ def test_a_function_that_fails_while_records_move_is_named_with_the_record() -> 
 
 def test_a_key_that_another_value_gave_is_refused_and_not_sent_elsewhere() -> None:
     exchange = Exchange("in", ("w",), lambda record: record + b"!", function="jobs:user")
-    with pytest.raises(CheckpointError, match=r"jobs:user gives the key b'.*!' for record .* a key of another subtask"):
+    with pytest.raises(CheckpointError, match=r"jobs:user gives the key b'.*!' .* another subtask"):
         recover(in_flight_to_two(*KEYS), [TaskPlan("source", 1), TaskPlan("sink", 3, (exchange,))])
 
 

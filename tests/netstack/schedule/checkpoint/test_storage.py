@@ -242,9 +242,7 @@ def test_completing_needs_the_files_that_were_acknowledged(storage: CheckpointSt
     ):
         storage.complete(manifest)
     path.unlink()
-    with pytest.raises(
-        CheckpointStorageError, match=r"sink-1\.[0-9a-f]{8}\.state was acknowledged but is missing: No such file"
-    ):
+    with pytest.raises(CheckpointStorageError, match=r"sink-1\.[0-9a-f]{8}\.state .* missing: No such file"):
         storage.complete(manifest)
     assert storage.newest() is None
 
@@ -257,7 +255,7 @@ def test_state_that_is_not_plain_writes_nothing(storage: CheckpointStorage, fold
 
 def test_a_task_of_an_earlier_run_cannot_damage_a_complete_checkpoint(storage: CheckpointStorage) -> None:
     write(storage, 1)
-    with pytest.raises(CheckpointStorageError, match=r"already complete, so sink-0\.[0-9a-f]{8}\.state is too late"):
+    with pytest.raises(CheckpointStorageError, match=r"already complete, so sink-0\.[0-9a-f]{8}\.state "):
         storage.write_task(1, TaskSnapshot("sink", 0, "other"))
     assert storage.read(1) == snapshots(1)
 

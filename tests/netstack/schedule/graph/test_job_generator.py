@@ -110,7 +110,7 @@ def test_blocking_results_take_no_buffer_timeout(of: str) -> None:
     else:
         source.exchange(ExchangeMode.BATCH).with_buffer_timeout(0.1).sink(F)
     graph = job.stream_graph()
-    with pytest.raises(ConfigError, match=r"'source' -> 'sink' is blocking, so a buffer timeout of 0\.1 s"):
+    with pytest.raises(ConfigError, match=r"'source' -> 'sink' is blocking, .* 0\.1 s"):
         job_graph(graph)
 
 
@@ -134,7 +134,7 @@ def test_a_result_that_no_task_can_write_is_refused() -> None:
     assert not made(job).datasets
     source.exchange(ExchangeMode.PIPELINED).rebalance().sink(F)
     source.rebalance().sink(F)
-    with pytest.raises(ConfigError, match=r"'a job': .* 'numbers.*' is pipelined_approximate, which no task"):
+    with pytest.raises(ConfigError, match=r"'a job': .* 'numbers.*' is pipelined_approximate"):
         made(job)
 
 
@@ -166,7 +166,7 @@ def test_a_dataset_with_a_name_is_kept() -> None:
     job = StreamEnvironment()
     job.source(F).rebalance().persist("words").sink(F)
     graph = job.stream_graph()
-    with pytest.raises(ConfigError, match="only a blocking result can be kept as dataset 'words'"):
+    with pytest.raises(ConfigError, match=r"blocking result .* dataset 'words'"):
         job_graph(graph)
 
 
@@ -240,7 +240,7 @@ def test_a_forward_group_cannot_have_two_parallelisms() -> None:
     job = StreamEnvironment(settings=StreamSettings(is_batch=True, is_dynamic=True))
     job.source(F).set_parallelism(5).forward().map(F).forward().sink(F).set_parallelism(4)
     graph = job.stream_graph()
-    with pytest.raises(ConfigError, match=r"joined by forward edges, but have parallelisms \[4, 5\]"):
+    with pytest.raises(ConfigError, match=r"forward edges, .* \[4, 5\]"):
         job_graph(graph)
 
 

@@ -95,7 +95,7 @@ def test_profiles_of_groups() -> None:
     assert [group.profile.kind for group in made(job).slot_sharing_groups] == ["unknown", "concrete"]
     job.group_profiles["other"] = profile
     graph = job.stream_graph()
-    with pytest.raises(ConfigError, match="no vertex is in the slot sharing groups other"):
+    with pytest.raises(ConfigError, match=r"no vertex .* groups other"):
         job_graph(graph)
 
 
@@ -110,7 +110,7 @@ def co_located(group: str, mode: ExchangeMode) -> StreamEnvironment:
 def test_co_located_vertices_share_slots_and_run_together() -> None:
     assert made(co_located("default", ExchangeMode.PIPELINED)).vertices[1].co_location_group == "loop"
     separate = co_located("other", ExchangeMode.PIPELINED).stream_graph()
-    with pytest.raises(ConfigError, match="are in the slot sharing groups 'default' and 'other'"):
+    with pytest.raises(ConfigError, match="groups 'default' and 'other'"):
         job_graph(separate)
     later = co_located("default", ExchangeMode.BATCH).stream_graph()
     with pytest.raises(ConfigError, match="are in different pipelined regions"):

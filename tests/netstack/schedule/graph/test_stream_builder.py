@@ -82,7 +82,7 @@ def test_the_default_partitioner() -> None:
 def test_forward_needs_one_parallelism() -> None:
     job = StreamEnvironment()
     job.source(F).set_parallelism(2).forward().sink(F)
-    with pytest.raises(ConfigError, match="'source' -> 'sink' is forward, but connects 2 subtasks to 1"):
+    with pytest.raises(ConfigError, match=r"'source' -> 'sink' is forward, .* 2 subtasks to 1"):
         job.stream_graph()
 
 
@@ -112,13 +112,13 @@ def test_what_belongs_to_one_operator_only() -> None:
         stream.set_parallelism(0)
     none = StreamEnvironment(parallelism=0)
     none.source(F)
-    with pytest.raises(ConfigError, match="operator 'source': parallelism -2; give at least 1, or -1"):
+    with pytest.raises(ConfigError, match="'source': parallelism -2; give at least 1, or -1"):
         stream.set_parallelism(-2)
     with pytest.raises(ConfigError, match="'source': parallelism 0;"):
         none.stream_graph()
     with pytest.raises(ConfigError, match="a side output needs a tag"):
         stream.side_output("")
-    with pytest.raises(ConfigError, match="a stream of job 'other' cannot be joined"):
+    with pytest.raises(ConfigError, match="job 'other' cannot be joined"):
         stream.union(StreamEnvironment("other").source(F))
 
 
@@ -188,9 +188,7 @@ def test_several_channels_are_between_invokables_that_are_all_connected() -> Non
     ):
         job = StreamEnvironment()
         wrong(job)
-        with pytest.raises(
-            ConfigError, match=r"[03] channels; more than one need two invokables and the partitioner rebal"
-        ):
+        with pytest.raises(ConfigError, match=r"[03] channels; .* rebal"):
             job.stream_graph()
 
 

@@ -233,7 +233,7 @@ def test_too_few_slots() -> None:
     assert plan.placement is None
     assert not plan.is_possible
     document = plan_document(plan)
-    assert "needs 6 slots at once" in document["problems"][0]
+    assert "needs 6 slots" in document["problems"][0]
     assert document["taskmanagers"] is None
     assert document["network"] is None
     assert document["chains"][0]["taskmanagers"] is None

@@ -59,7 +59,7 @@ def test_slots_spreads_by_share_not_by_number():
 
 
 def test_slot_sharing_groups_add_up():
-    with pytest.raises(ConfigError, match=r"needs 30 slots at once, but 2 TaskManagers have 29"):
+    with pytest.raises(ConfigError, match=r"30 slots at once, .* have 29"):
         place(chain(10, 20, apart=True), [15, 14])
     assert place(chain(10, 20, apart=True), [15, 15]).slots_used.tolist() == [15, 15]
 
@@ -105,12 +105,12 @@ def test_a_job_without_blocking_results_runs_at_once():
     separate = JobGraph(
         "job", (JobVertex("a", 3), JobVertex("b", 2, slot_sharing_group=1)), (), (), pipelined.slot_sharing_groups[:2]
     )
-    with pytest.raises(ConfigError, match="needs 5 slots at once"):
+    with pytest.raises(ConfigError, match="needs 5 slots"):
         place(separate, [4])
 
 
 def test_a_stage_must_fit():
-    with pytest.raises(ConfigError, match="needs 5 slots at once"):
+    with pytest.raises(ConfigError, match="needs 5 slots"):
         place(chain(4, 5, type=ResultPartitionType.BLOCKING, apart=True), [2, 2])
 
 

@@ -77,7 +77,7 @@ def test_state_that_is_empty_is_no_state() -> None:
 
 
 def test_keys_that_changed_are_refused_with_both_types() -> None:
-    with pytest.raises(StateMismatch, match=r"type str, but in job 'words' the format of .* makes them int"):
+    with pytest.raises(StateMismatch, match=r"type str, .* 'words' .* int"):
         check(job(format="int64"))
     pairs = {"count": {"keyed": {"counts": [[1, 1], [1.0, 2]]}}}
     with pytest.raises(StateMismatch, match=r"type float and int, .* int"):
@@ -86,7 +86,7 @@ def test_keys_that_changed_are_refused_with_both_types() -> None:
 
 
 def test_keyed_state_of_an_operator_that_is_not_keyed_any_more() -> None:
-    with pytest.raises(StateMismatch, match=r"'counts' of operator 'count', but .* not all inputs of 'count'"):
+    with pytest.raises(StateMismatch, match=r"'counts' of operator 'count', .* not all inputs"):
         check(job(is_keyed=False))
 
 
@@ -98,7 +98,7 @@ def test_records_in_flight_between_operators_that_are_gone() -> None:
     assert check(job(), outputs={channel: b"1"}, allow=True) == ("source -> old",)
     mine = EdgeId("source", "count")
     assert check(job(), outputs={(mine.partition(0), 0): b"1"}) == ()
-    with pytest.raises(StateMismatch, match=r"on source -> count in format int64, but in job 'words' .* is msgpack"):
+    with pytest.raises(StateMismatch, match=r"on source -> count .* int64, .* msgpack"):
         check(job(), outputs={(mine.partition(0, "int64"), 0): b"1"})
     with pytest.raises(CheckpointStorageError, match="'p', which is not an edge"):
         check(job(), outputs={("p", 0): b"1"})
@@ -114,7 +114,7 @@ def test_records_in_flight_that_every_subtask_is_to_get() -> None:
 
     states = {"source": {"own": 5}, "sink": {"own": None}}
     channel = EdgeId("source", "sink").partition(0), 0
-    with pytest.raises(StateMismatch, match="for each of 1 subtasks, but in job 'words' there are 2"):
+    with pytest.raises(StateMismatch, match=r"1 subtasks, .* 'words' there are 2"):
         check(made(2), states, inputs={channel: b"1"})
     assert check(made(1), states, inputs={channel: b"1"}) == ()
 
