@@ -1,6 +1,6 @@
 """Renders the keys of a run's document into its JSON schema and METHOD.md, so that none can change alone.
 
-Takes: `netstack_bench.document_keys.KEYS`. Gives: `run.schema.json`, and METHOD.md's tables between
+Takes: `netstack_bench.document.KEYS`. Gives: `run.schema.json`, and METHOD.md's tables between
 `<!-- keys of X -->` and `<!-- /keys -->`. Run it after changing a key; `--check` writes nothing and fails when a file
 is out of date.
 
@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "transports")]
 
-from netstack_bench.columns import STRUCTS  # noqa: E402 - the tree beside this file
-from netstack_bench.document_keys import schema, table  # noqa: E402
+from netstack_bench.document import schema, table  # noqa: E402
+from netstack_bench.store import STRUCTS  # noqa: E402 - the tree beside this file
 
 FOLDER = ROOT / "bench" / "netstack_bench"
 _TABLE = re.compile(r"(<!-- keys of (run|hosts) -->\n).*?(<!-- /keys -->\n)", re.DOTALL)

@@ -37,7 +37,7 @@ from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows, point_words
 from .decision.experiment import DEFAULT_BUDGET_S, Budget, continued
 from .decision.goal import Goal
-from .document_keys import SCHEMA_VERSION
+from .document import SCHEMA_VERSION
 from .emulation import emulation_cells, emulation_summary
 from .engines import PEERS
 from .flags import (

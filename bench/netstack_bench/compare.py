@@ -21,10 +21,9 @@ from typing import Any, Final, Literal
 from netstack.base.errors import ConfigError
 from netstack.base.units import counted, format_duration, format_size
 
-from .figure import Figure
 from .grid import run_kind
 from .interval import ENOUGH_REPEATS, JUDGED, Interval
-from .labels import is_duration, setting
+from .labels import Figure, is_duration, setting
 from .spec import RunSpec
 from .store import Row
 

@@ -19,9 +19,8 @@ from typing import Any, Final
 
 from netstack.base.units import counted
 
-from .figure import Figure
 from .interval import ENOUGH_REPEATS, Equivalence, Verdict, joint
-from .labels import setting
+from .labels import Figure, setting
 from .spec import RunSpec, constants_of
 from .store import Row
 

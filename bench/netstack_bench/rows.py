@@ -26,8 +26,8 @@ from .generator import MASK
 from .histogram import Histogram
 from .inputs import Rows, read_rows
 from .pacing import clock_ns
-from .proof import Delivery, Order, Verifier
 from .spec import RunSpec
+from .verifier import Delivery, Order, Verifier
 
 if TYPE_CHECKING:
     import pyarrow as pa

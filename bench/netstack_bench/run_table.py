@@ -10,10 +10,9 @@ from rich.markup import escape
 
 from netstack.base.units import counted, format_count, format_duration, format_latency, format_size, three_digits
 
-from .bottleneck import bottleneck
 from .console import table as made_table
 from .interval import Interval
-from .labels import buffers_of, setting_text
+from .labels import bottleneck, buffers_of, setting_text
 from .report.charts import PERCENTILES
 from .spec import RunSpec
 

@@ -8,6 +8,8 @@
 A row is the JSON document of a run, flattened (`latency_us_p50`), plus `run_id repeat order kind started_at error`.
 Lists of objects (`hosts`, `pairs`, `timeline`) stay whole: JSON in the journal, lists of structs in Parquet. A line
 that a killed process cut short is dropped when the journal is opened; the last row of a run counts.
+
+A column's type is `string int64 float64 bool`, a list of one of them, or `list<X>` of a struct in `STRUCTS`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from netstack.base.errors import ConfigError, NetstackError
 from netstack.base.text.json_text import json_text
 from netstack.base.text.safe_text import safe_error
 
-from .columns import COLUMNS, STRUCTS
+from .document import KEY_COLUMNS, PERCENTILES
 
 if sys.platform != "win32":
     import fcntl
@@ -405,3 +407,126 @@ def _last_of_each(rows: Iterable[Row]) -> list[Row]:
         last.pop(key, None)
         last[key] = row
     return list(last.values())
+
+
+COLUMNS: Final[dict[str, str]] = {
+    "run_id": "string",
+    "repeat": "int64",
+    "order": "int64",
+    "kind": "string",
+    "started_at": "string",
+    "error": "string",
+    **KEY_COLUMNS,
+    "settings_records": "int64",
+    "settings_seconds": "float64",
+    "settings_record_bytes": "int64",
+    "settings_emit": "string",
+    "settings_batch_records": "int64",
+    "settings_read": "string",
+    "settings_write": "string",
+    "settings_channels": "int64",
+    "settings_connections": "int64",
+    "settings_buffer_timeout_s": "float64",
+    "settings_rate_per_s": "float64",
+    "settings_segment_size_bytes": "int64",
+    "settings_exclusive_buffers": "int64",
+    "settings_floating_buffers": "int64",
+    "settings_spare_buffers": "int64",
+    "settings_credit": "bool",
+    "settings_debloat_s": "float64",
+    "settings_consume_rate_per_s": "float64",
+    "settings_transport": "string",
+    "settings_round_trip_s": "float64",
+    "settings_link_bytes_per_s": "int64",
+    "settings_queue_bytes": "int64",
+    "settings_loss": "float64",
+    "settings_jitter_s": "float64",
+    "settings_input_path": "string",
+    "settings_key_column": "string",
+    "settings_warmup_s": "float64",
+    "settings_spin_s": "float64",
+    "settings_verify": "string",
+    "settings_profile": "bool",
+    "settings_checksum": "bool",
+    "settings_acts_as": "string",
+    "settings_overdraft_buffers": "int64",
+    "settings_memory_bytes": "int64",
+    "settings_checkpoints": "string",
+    "settings_checkpoint_interval_s": "float64",
+    "version": "string",
+    "host_name": "string",
+    "host_cpu": "string",
+    "host_cores": "int64",
+    "host_cores_usable": "int64",
+    "host_memory_bytes": "int64",
+    "host_system": "string",
+    "host_kernel": "string",
+    "host_architecture": "string",
+    "host_python": "string",
+    "host_implementation": "string",
+    "host_load_average": "list<double>",
+    "host_congestion_control": "string",
+    "host_netstack_build": "string",
+}
+"""The columns of every Parquet file; further columns follow in alphabetical order."""
+
+STRUCTS: Final[dict[str, dict[str, str]]] = {
+    "host": {
+        "host": "string",
+        "address": "string",
+        "sources": "int64",
+        "sinks": "int64",
+        "records": "int64",
+        "bytes": "int64",
+        "records_per_s": "float64",
+        "payload_mb_per_s": "float64",
+        "local_records_per_s": "float64",
+        "connections": "int64",
+        "cpu_s": "float64",
+        "clock_offset_us": "float64",
+        "clock_uncertainty_us": "float64",
+        "backpressured_ms_per_s": "float64",
+        "idle_ms_per_s": "float64",
+        "netstack_build": "string",
+        "python": "string",
+        "kernel": "string",
+        "cpus": "int64",
+        "congestion_control": "string",
+    },
+    "pair": {
+        "source_host": "string",
+        "sink_host": "string",
+        "is_local": "bool",
+        "records": "int64",
+        "payload_bytes": "int64",
+        "records_per_s": "float64",
+        "payload_mb_per_s": "float64",
+        "latency_us": "percentiles",
+        "latency_uncertainty_us": "float64",
+        "round_trip_latency_us": "percentiles",
+    },
+    "percentiles": dict.fromkeys(PERCENTILES, "float64"),
+    "cost": {
+        "side": "string",
+        "what": "string",
+        "seconds": "float64",
+        "share": "float64",
+        "us_per_buffer": "float64",
+        "ns_per_record": "float64",
+        "calls": "int64",
+        "calls_per_gb": "float64",
+    },
+    "sample": {
+        "t_s": "float64",
+        "host": "string",
+        "task": "string",
+        "records": "int64",
+        "backpressured_ms_per_s": "float64",
+        "busy_ms_per_s": "float64",
+        "idle_ms_per_s": "float64",
+        "pool_usage": "float64",
+        "queued_ms_per_s": "float64",
+        "stolen_ms_per_s": "float64",
+    },
+}
+"""Fields of the elements of nested columns; further fields follow."""

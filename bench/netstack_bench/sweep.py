@@ -19,9 +19,8 @@ from typing import Any, Final, Protocol, final, runtime_checkable
 from netstack.base.errors import NetstackError
 from netstack.cli.stopping import unwrapped_interrupt
 
-from .decision.answer import Answer
 from .decision.experiment import Budget, Experiment
-from .decision.goal import Goal
+from .decision.goal import Answer, Goal
 from .emulation import emulation_cells, undecided_points
 from .grid import Grid, PlannedRun
 from .histogram import Histogram

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from netstack_bench.decision.answer import Answer
 from netstack_bench.decision.effects import AT_A_LOOK, LOOKS, Effects, Run
 from netstack_bench.decision.experiment import Budget, Experiment, continued
-from netstack_bench.decision.goal import MARGIN, Goal
+from netstack_bench.decision.goal import MARGIN, Answer, Goal
 from netstack_bench.grid import Grid, PlannedRun
 from netstack_bench.interval import t_quantile
 from netstack_bench.report.answers import decide

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from netstack_bench.bottleneck import bottleneck
 from netstack_bench.host import QUEUED, STOLEN, busy_times, busy_warnings, is_busy, lost_s
-from netstack_bench.labels import distinct_warnings
+from netstack_bench.labels import bottleneck, distinct_warnings
 from netstack_bench.spec import RunSpec
 
 

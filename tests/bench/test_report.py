@@ -9,12 +9,11 @@ import pytest
 from bench.pages import assert_whole
 from drawings import by_class, drawings
 
-from netstack_bench.charts.look import LOOKS, distinct, numbered
+from netstack_bench.charts.page import LOOKS, distinct, numbered
 from netstack_bench.charts.plane import Plane, by_category, draw_plane
 from netstack_bench.charts.svg import Mark, Series, marker, nice_ticks, spread_out
-from netstack_bench.figure import Figure
 from netstack_bench.grid import Grid
-from netstack_bench.labels import distinct_warnings
+from netstack_bench.labels import Figure, distinct_warnings
 from netstack_bench.report import Analysis, build_report, findings
 from netstack_bench.report.charts import styles
 from netstack_bench.report.points import Line, noise_warnings

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from netstack_bench.generator import Source
 from netstack_bench.places.local.worker_io import EVERY, SampledVerifier
-from netstack_bench.proof import Order
+from netstack_bench.verifier import Order
 
 
 def deliveries(source: Source, form: str, sizes: list[int]) -> list[Any]:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack_bench.columns import COLUMNS, STRUCTS
 from netstack_bench.grid import Grid
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import (
+    COLUMNS,
     JOURNAL,
     PARQUET,
+    STRUCTS,
     Row,
     Store,
     StoreError,

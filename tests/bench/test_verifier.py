@@ -9,8 +9,7 @@ from hypothesis import given, strategies as st
 
 from netstack_bench import verifier as sink
 from netstack_bench.generator import Source
-from netstack_bench.proof import Order
-from netstack_bench.verifier import RecordVerifier
+from netstack_bench.verifier import Order, RecordVerifier
 
 Lanes = list[list[bytes]]
 Feed = Callable[[RecordVerifier, int, list[bytes]], None]

@@ -10,7 +10,7 @@ from hypothesis import assume, given, strategies as st
 from netstack_bench.generator import Source
 from netstack_bench.places.hosts.invokables import SinkVerifier
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.proof import Delivery, order_of, problems
+from netstack_bench.verifier import Delivery, order_of, problems
 
 Feed = list[
     tuple[int, int, int, int]

@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 
 from netstack.base.units import format_duration, format_latency
 
-from ..charts.look import legend, swatch
-from ..charts.page import both_sizes, callout, figure, heads, notes, table
+from ..charts.page import both_sizes, callout, figure, heads, legend, notes, swatch, table
 from ..charts.plane import Plane, by_category, draw_plane
 from ..charts.svg import Look, Mark, Series
 from ..experiment import Page

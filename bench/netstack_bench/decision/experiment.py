@@ -15,8 +15,8 @@ from typing import Final, final
 from ..grid import Grid, PlannedRun
 from ..interval import ENOUGH_REPEATS
 from ..spec import RunSpec
-from .answer import Answer
 from .effects import LOOKS
+from .goal import Answer
 
 DEFAULT_BUDGET_S: Final = 180.0
 _LONGEST_ADVICE_S: Final = 3600.0

@@ -1,17 +1,22 @@
-"""What is wanted of a buffer timeout, and the figures of one timeout that are compared with it."""
+"""What is wanted of a buffer timeout, and the answer: which measured timeout reaches it, with what confidence.
+
+Rules: a timeout reaches a goal, misses it, or leaves it open, as its whole range says (`Candidate.judged`). The answer
+is the first that reaches it, in the order of preference: the shortest, or for a bound of the p99 the one with the most
+throughput (within 3 % the lowest latency). Where a preferable one is open, the answer has two candidates.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from netstack.base.units import format_duration, format_latency, three_digits
+from netstack.base.units import counted, format_duration, format_latency, three_digits
 
 from ..interval import Interval
-from .effects import AT_A_LOOK, Share
+from .effects import AT_A_LOOK, LOOKS, Share
 
 DEFAULT_KEPT: Final = 0.9
 """The part of the throughput that the answer without a goal keeps."""
@@ -161,3 +166,216 @@ def megabytes(value: float) -> str:
 
 def _judged(meets: bool, misses: bool) -> Judgement:
     return "meets" if meets else "misses" if misses else "open"
+
+
+ALIKE: Final = 0.03
+"""A throughput that is higher by less than this part is not worth a longer latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The timeout to set, and the one that it cannot be distinguished from."""
+
+    goal: Goal
+    chosen: Candidate  # where none reaches the goal, the nearest
+    rival: Candidate | None  # None where the answer is decided
+    reference_s: float | None  # the timeout whose throughput counts as 100 %
+    reference: str  # the same as text
+    is_reached: bool  # False where no timeout reaches the goal, or where that is open
+    rate_per_s: float | None = None  # of the latency runs
+    run_s: float = 0.0  # about how long a run takes, to say what more of them cost
+    contested: tuple[Candidate, ...] = ()  # those that more passes should measure
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether more passes would not change it."""
+        return not self.contested
+
+    @property
+    def passes_needed(self) -> int | None:
+        """About how many more passes decide; None where it is decided, or the noise is unknown."""
+        needed = [each.passes_needed(self.goal) for each in self.contested]
+        known = [each for each in needed if each is not None]
+        return max(known) if known and len(known) == len(needed) else None
+
+    @property
+    def cost_s(self) -> float | None:
+        """About how long they take: runs of the contested timeouts and of the reference, in each workload."""
+        needed = self.passes_needed
+        timeouts = {self.reference_s, *(each.timeout_s for each in self.contested)}
+        if needed is None or not self.run_s:
+            return None
+        return needed * len(timeouts) * max(1, len(self.chosen.shares)) * self.run_s
+
+    @property
+    def head(self) -> str:
+        """The timeout, or both candidates: how `sentence` begins, where a timeout reaches the goal."""
+        return self.chosen.label if self.rival is None else f"{self.chosen.label} or {self.rival.label}"
+
+    def sentence(self) -> str:
+        """The whole answer, to follow the words `Buffer timeout:`."""
+        if self.is_decided:
+            return self._decided() if self.is_reached else self._missed()
+        return self._open()
+
+    def brief(self) -> str:
+        """The answer of one workload beside others."""
+        of = "" if self.chosen.timeout_s == self.reference_s else f" keeps {self.chosen.share.text}"
+        return f"{self.chosen.label}{of}{'' if self.rival is None else f' (or {self.rival.label})'}"
+
+    def figures(self) -> str:
+        """What else is known of the chosen timeout; empty where nothing is."""
+        chosen, parts = self.chosen, []
+        if self.goal.is_relative is False and chosen.timeout_s != self.reference_s:
+            parts.append(f"it keeps {chosen.share.text} of the throughput at {self.reference}")
+        if chosen.mb_per_s and self.goal.mb_per_s is None:
+            parts.append(chosen.rate_text)
+        if chosen.p99_us and self.goal.p99_us is None:
+            at = "" if self.rate_per_s is None else f" at {self.rate_per_s:,.0f} records/s"
+            most = "up to " if len(chosen.shares) > 1 else ""
+            parts.append(f"p99 {most}{chosen.p99_text}{at}")
+        if chosen.bottleneck:
+            parts.append(f"bottleneck: {chosen.bottleneck}")
+        return "; ".join(parts)
+
+    def _decided(self) -> str:
+        chosen = self.chosen
+        if self.goal.is_relative and chosen.timeout_s == self.reference_s:
+            return self._with_figures(f"{chosen.label}: every shorter timeout measured keeps less than {self.goal}")
+        text = f"{chosen.label} {chosen.figure(self.goal, self.reference)}{self._scope()}"
+        return self._with_figures(text)
+
+    def _missed(self) -> str:
+        nearest = f"no timeout measured reaches {self.goal}; nearest is {self.chosen.label}, which"
+        return self._with_figures(f"{nearest} {self.chosen.figure(self.goal, self.reference)}")
+
+    def _open(self) -> str:
+        chosen, rival = self.chosen, self.rival
+        figure = chosen.figure(self.goal, self.reference)
+        if rival is None:
+            return f"{chosen.label}, as far as these runs go: it {figure}, and {self._why()}. {self._cost()}"
+        both = f"{chosen.label} or {rival.label}, which these runs cannot separate"
+        figures = f"{chosen.label} {figure}, {rival.label} {self._short(rival)}"
+        if self.goal.is_relative and self.reference_s in (chosen.timeout_s, rival.timeout_s):
+            other = rival if chosen.timeout_s == self.reference_s else chosen
+            figures = f"{other.label} {other.figure(self.goal, self.reference)}"
+        return f"{both}: {figures}. Take {chosen.label}: {self._why()}. {self._cost()}"
+
+    def _short(self, each: Candidate) -> str:
+        if self.goal.is_relative:
+            return each.share.text
+        return each.figure(self.goal, self.reference)
+
+    def _why(self) -> str:
+        chosen, rival, goal = self.chosen, self.rival, self.goal
+        if not chosen.leans(goal):
+            return f"it comes nearest to {goal}"
+        if rival is None:
+            return "it probably reaches the goal"
+        if chosen.p99_us and rival.p99_us and chosen.p99_middle < rival.p99_middle:
+            sooner = f"its p99 is {format_latency(chosen.p99_middle)}, not {format_latency(rival.p99_middle)}"
+            return f"it probably reaches {goal}, and {sooner}"
+        if goal.is_relative and chosen.timeout_s == self.reference_s:
+            return f"{rival.label} probably keeps less than {goal}"
+        if chosen.judged(goal) == "meets":
+            return (
+                f"it reaches {goal}, and {rival.label} probably does not"
+                if not rival.leans(goal)
+                else (f"it reaches {goal} for certain")
+            )
+        return f"it probably reaches {goal}"
+
+    def _cost(self) -> str:
+        needed, cost_s = self.passes_needed, self.cost_s
+        if needed is None:
+            return "How far runs differ by chance is not known yet: that takes a second pass at least"
+        time = "" if cost_s is None else f", {_length(cost_s)}"
+        passes = "1 more pass" if needed == 1 else f"{needed:,} more passes"
+        why = ": this machine is too noisy now" if self.chosen.passes + needed > LOOKS[-1] else ""
+        return f"To know takes about {passes}{time}{why}"
+
+    def _scope(self) -> str:
+        """Of which workloads this was said."""
+        chosen, count = self.chosen, len(self.chosen.shares)
+        if count < 2 or not self.goal.is_relative:
+            return ""
+        if chosen.other is not None:
+            name, share, instead = chosen.other
+            there = f"{name} differs: there it keeps {share.text}, set {instead}"
+            return f" in {count - 1} of {count} workloads; {there}"
+        name, lowest = min(chosen.shares, key=lambda each: each[1].middle)
+        if all(share.range is not None and share.range.low >= self.goal.kept - MARGIN for _, share in chosen.shares):
+            return " in every workload measured"
+        return f" over {count} workloads (least {lowest.middle:.0%}".replace("%", " %") + f", {name})"
+
+    def _with_figures(self, text: str) -> str:
+        more = self.figures()
+        return f"{text}; {more}" if more else text
+
+
+def answer(
+    candidates: Sequence[Candidate],
+    goal: Goal,
+    reference_s: float | None,
+    reference: str,
+    *,
+    rate_per_s: float | None = None,
+    run_s: float = 0.0,
+) -> Answer | None:
+    """Chooses one of the timeouts of a workload for a goal; None where none has the runs that the goal needs."""
+    known = [each for each in candidates if _is_eligible(each, goal, reference_s)]
+    if not known:
+        return None
+    ordered = _by_preference(known, goal)
+    judged = {each.timeout_s: each.judged(goal) for each in ordered}
+    met = next((each for each in ordered if judged[each.timeout_s] == "meets"), None)
+    before = ordered if met is None else ordered[: ordered.index(met)]
+    rivals = [each for each in before if judged[each.timeout_s] == "open"]
+    made = Answer(goal, met or ordered[0], None, reference_s, reference, met is not None, rate_per_s, run_s)
+    if not rivals:
+        return replace(made, chosen=met or _nearest(known, goal))
+    likely = next((each for each in rivals if each.leans(goal)), None)
+    if likely is not None:
+        after = ordered[ordered.index(likely) + 1 :]
+        rival = next((each for each in after if each.leans(goal) and judged[each.timeout_s] != "misses"), None)
+        return replace(made, chosen=likely, rival=rival, is_reached=False, contested=tuple(rivals))
+    if met is not None:
+        return replace(made, chosen=met, rival=_nearest(rivals, goal), contested=tuple(rivals))
+    return replace(made, chosen=_nearest(rivals, goal), is_reached=False, contested=tuple(rivals))
+
+
+def _length(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 90 else counted(round(seconds / 60), "minute")
+
+
+def most_named(bottlenecks: Sequence[str]) -> str:
+    """The most frequent name that is not empty."""
+    parts = [name for name in bottlenecks if name]
+    return max(sorted(set(parts)), key=parts.count, default="")
+
+
+def _is_eligible(each: Candidate, goal: Goal, reference_s: float | None) -> bool:
+    if goal.p99_us is not None:
+        return bool(each.p99_us)
+    if goal.mb_per_s is not None:
+        return bool(each.mb_per_s)
+    return each.timeout_s is not None and reference_s is not None and each.timeout_s <= reference_s
+
+
+def _by_preference(candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
+    """The shortest first; with a bound of the p99 the one with the most throughput."""
+    if goal.p99_us is None:
+        return sorted(candidates, key=lambda each: (each.timeout_s is None, each.timeout_s))
+    rest, ordered = list(candidates), []
+    while rest:
+        most = max(each.share.middle for each in rest)
+        best = min((each for each in rest if each.share.middle >= most - ALIKE), key=lambda each: each.p99_middle)
+        ordered.append(best)
+        rest.remove(best)
+    return ordered
+
+
+def _nearest(candidates: Sequence[Candidate], goal: Goal) -> Candidate:
+    if goal.p99_us is not None:
+        return min(candidates, key=lambda each: each.p99_middle)
+    return max(candidates, key=lambda each: each.share.middle if goal.mb_per_s is None else each.rate_middle)

@@ -31,10 +31,10 @@ from ..endpoints import PARTITION, address_of, config_of, descriptors_of
 from ..generator import Source
 from ..pacing import Throttle, clock_ns
 from ..places.local.worker_io import AnySource, ConsumerIo, Facts, ProducerIo
-from ..proof import Taker
 from ..rows import RowSource
 from ..run_metrics import Observation, observing
 from ..spec import RunSpec
+from ..verifier import Taker
 from .netstack_blocking import consume_blocking, produce_blocking
 
 TAKE_RECORDS: Final = 1024  # read one by one, then verified together, so that verification is not measured

@@ -9,8 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from netstack.base.units import format_count, three_digits
 
-from ..charts.look import legend, swatch
-from ..charts.page import alert, both_sizes, callout, figure, findings, heads, table
+from ..charts.page import alert, both_sizes, callout, figure, findings, heads, legend, swatch, table
 from ..charts.svg import UNIT_PX, Plot, axes, nice_ticks
 from ..experiment import Page
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_S, IsolateSpec, Subtask

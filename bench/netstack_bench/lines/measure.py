@@ -23,8 +23,8 @@ from netstack.testing.namespaces import Daemons, Hosts, HostsError
 from netstack.testing.shaped_line import Shape
 
 from ..emulation import WITHIN
-from ..figure import Figure
 from ..interval import Equivalence, Verdict, joint, looks_after
+from ..labels import Figure
 from .cells import LineCell
 
 CONGESTION_CONTROL: Final = "cubic"

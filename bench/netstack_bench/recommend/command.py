@@ -18,14 +18,12 @@ from netstack.cli.network_flags import acts_as_flag
 from netstack.cli.values import COUNT, LENGTH, LINK_RATE, NETWORK, RATE, SECONDS, SIZE
 
 from .. import console
-from ..decision.answer import Answer
 from ..decision.experiment import Budget, Experiment
-from ..decision.goal import Goal
-from ..figure import Figure
+from ..decision.goal import Answer, Goal
 from ..flags import flag, hosts_flags, json_flag, line_flags, network_flag, record_bytes_flag
 from ..grid import DEFAULT_LATENCY_RATE_PER_S, Grid, PlannedRun
 from ..interval import ENOUGH_REPEATS, Interval
-from ..labels import setting_text, warnings_of
+from ..labels import Figure, setting_text, warnings_of
 from ..places.local.processes import MeasurementFailed
 from ..places.placements import LocalPlace, Runners, processes_of
 from ..report.answers import EVERY_WORKLOAD, Decision, answer_dict, decide

@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ..bottleneck import bottleneck_name
-from ..decision.answer import Answer, answer, most_named
 from ..decision.effects import Effects, Run, Share
-from ..decision.goal import Candidate, Goal
+from ..decision.goal import Answer, Candidate, Goal, answer, most_named
+from ..labels import bottleneck_name
 from .charts import timeout_label
 from .points import Analysis, Line, row_latency
 

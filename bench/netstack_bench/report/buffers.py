@@ -21,12 +21,10 @@ from typing import Any, Final
 
 from netstack.base.units import counted, format_size, three_digits
 
-from ..charts.look import legend, numbered
-from ..charts.page import both_sizes, chart_grid, figure, heads, table
+from ..charts.page import both_sizes, chart_grid, figure, heads, legend, numbered, table
 from ..charts.plane import Plane, Upright, draw_plane
 from ..charts.svg import Mark, Series, facets_attribute
-from ..figure import Figure
-from ..labels import setting, setting_name, setting_text
+from ..labels import Figure, setting, setting_name, setting_text
 from ..spec import RunSpec
 from ..store import Row
 from .charts import timeout_label

@@ -19,8 +19,8 @@ from netstack.base.units import format_count, format_size, three_digits
 from ..charts.page import both_sizes
 from ..charts.plane import Frontier, Plane, draw_plane, pareto
 from ..charts.svg import Mark, Series, nice_ticks
-from ..figure import Figure
 from ..grid import Kind
+from ..labels import Figure
 from .charts import legend, styles, tabbed, timeout_label
 from .filters import Filters
 from .points import Analysis, Line, micro

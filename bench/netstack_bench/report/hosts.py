@@ -18,8 +18,8 @@ from typing import Any, Final
 from netstack.base.units import counted, format_count, format_duration, three_digits
 
 from ..charts.page import facts, heads, table
-from ..figure import Figure
 from ..grid import Kind
+from ..labels import Figure
 from ..places.hosts.result import FACTS, mixture
 from ..store import Row
 from .charts import View, timeout_label, views

@@ -21,7 +21,7 @@ from ..charts.page import both_sizes
 from ..charts.plane import Plane, draw_plane
 from ..charts.svg import Mark, Series
 from ..document import RATE_KEPT
-from ..figure import Figure
+from ..labels import Figure
 from ..store import Row
 from .charts import PERCENTILES, View, legend, styles, tabbed, timeout_label, views
 from .filters import Filters

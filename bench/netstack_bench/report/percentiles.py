@@ -17,8 +17,7 @@ from functools import partial
 from html import escape
 from typing import Final
 
-from ..charts.look import distinct, legend
-from ..charts.page import both_sizes, chart_grid, figure
+from ..charts.page import both_sizes, chart_grid, distinct, figure, legend
 from ..charts.plane import Plane, draw_plane
 from ..charts.svg import Look, Mark, Series
 from ..grid import Kind

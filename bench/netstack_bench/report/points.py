@@ -18,9 +18,8 @@ from typing import Any, Final
 
 from netstack.base.units import counted, format_count, format_duration, format_latency, format_size
 
-from ..figure import Figure
 from ..grid import Kind, run_kind
-from ..labels import plain, setting, setting_name, setting_text
+from ..labels import Figure, plain, setting, setting_name, setting_text
 from ..spec import constants_of
 from ..store import Row
 

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from netstack.base.units import format_count, format_size, three_digits
 
-from ..charts.look import swatch
-from ..charts.page import heads, table
+from ..charts.page import heads, swatch, table
 from ..charts.svg import facets_attribute
 from ..decision.effects import Share
 from ..emulation import DIFFERENCES, RATIOS, WITHIN, Cell, Error, emulation_cells, emulation_summary

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from netstack.base.units import counted
 
-from ..charts.look import legend as charts_legend, numbered
-from ..charts.page import both_sizes
+from ..charts.page import both_sizes, legend as charts_legend, numbered
 from ..charts.plane import Plane, draw_plane
 from ..charts.svg import Mark, Series, nice_ticks
 from ..grid import Kind

@@ -37,10 +37,10 @@ from ...generator import Source, span_records
 from ...histogram import Histogram
 from ...host import cpu_seconds, lost_s
 from ...pacing import clock_ns
-from ...proof import Taker, Verifier
 from ...rows import RowSource
 from ...run_metrics import EARLY_NS
 from ...spec import RunSpec
+from ...verifier import Taker, Verifier
 from ..local.worker_io import DueRecords, verifier_of, warm_from_ns
 from .matrix import Matrix
 from .spec import MeshSpec

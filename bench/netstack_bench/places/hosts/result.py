@@ -23,7 +23,7 @@ from ...arrivals import paced_window
 from ...document import connection_warnings, document, pace_warnings, timeout_warnings
 from ...histogram import Histogram
 from ...host import QUEUED, STOLEN, busy_warnings
-from ...proof import Delivery, order_of, problems
+from ...verifier import Delivery, order_of, problems
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
 from .matrix import SINK, SOURCE, Matrix, Placement
 from .spec import MeshSpec

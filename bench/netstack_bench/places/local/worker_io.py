@@ -40,10 +40,9 @@ from ...arrivals import Int64s, column, warm_ns
 from ...generator import INDEX_BYTES, MASK, Source, filler, span_records, word_sum
 from ...host import cpu_seconds
 from ...pacing import Pacer, Sampler, clock_ns, due_ns
-from ...proof import Delivery, Order, Verifier, order_of
 from ...rows import RowSource, RowVerifier
 from ...spec import RunSpec
-from ...verifier import RecordVerifier
+from ...verifier import Delivery, Order, RecordVerifier, Verifier, order_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

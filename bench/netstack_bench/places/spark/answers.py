@@ -15,8 +15,7 @@ from typing import Any, Final
 from netstack.base.errors import ConfigError
 
 from ...compare import compare as compare_rows
-from ...decision.answer import Answer
-from ...decision.goal import Goal
+from ...decision.goal import Answer, Goal
 from ...recommend.lines import memory_bytes, spec_of
 from ...report.answers import EVERY_WORKLOAD, decide
 from ...report.points import Analysis

@@ -1,6 +1,6 @@
 """Writes and reads the Parquet tables of sweeps, wherever Spark can write.
 
-    runs         a row for each run: settings, figures, pairs, hosts, and the session (`netstack_bench.columns`)
+    runs         a row for each run: settings, figures, pairs, hosts, and the session (`netstack_bench.store`)
     node_runs    a row for each node of each run, with its histogram (`frames.NODE_SCHEMA`)
     timeline     back-pressure and idle time of every task over time
     aggregates   over nodes and repeats of a setting (`frames.per_setting`)
@@ -25,9 +25,8 @@ from netstack.base.errors import ConfigError
 from netstack.spark.classic import ClassicDriver
 from netstack.spark.failures import explain_storage, spark_errors
 
-from ...columns import COLUMNS, STRUCTS
 from ...histogram import PERCENTILES
-from ...store import arrow_table, reason
+from ...store import COLUMNS, STRUCTS, arrow_table, reason
 from .frames import AGGREGATE_SCHEMA, DISCIPLINES, NODE_SCHEMA, node_frame, per_setting
 
 RUNS: Final = "runs"
@@ -74,7 +73,7 @@ _SPARK_COLUMNS: Final = {
 
 
 def _type_of(kind: str) -> str:
-    """The Spark type of a column or field of `netstack_bench.columns`."""
+    """The Spark type of a column or field of `netstack_bench.store`."""
     if kind.startswith("list<"):
         return f"array<{_type_of(kind[5:-1])}>"
     if kind in STRUCTS:

@@ -22,7 +22,7 @@ from netstack_bench.places.hosts.result import (
     of_all_channels,
 )
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.proof import Delivery
+from netstack_bench.verifier import Delivery
 
 START = 10_000_000_000
 SECOND = 1_000_000_000

@@ -6,7 +6,7 @@ import pytest
 from netstack_bench.generator import Source
 from netstack_bench.places.hosts.invokables import SinkVerifier
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.proof import Delivery, Order, order_of, problems
+from netstack_bench.verifier import Delivery, Order, order_of, problems
 
 HOSTS = ("a:1", "b:1")
 

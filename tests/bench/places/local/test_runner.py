@@ -12,7 +12,6 @@ from hypothesis import given, strategies as st
 
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConfigError
-from netstack_bench.columns import COLUMNS
 from netstack_bench.document import connection_warnings, pace_warnings, timeout_warnings
 from netstack_bench.endpoints import address_of, config_of, rate_with_loss
 from netstack_bench.generator import MissingExtra
@@ -25,7 +24,7 @@ from netstack_bench.places.local.runner import (
     with_length,
 )
 from netstack_bench.spec import RunSpec
-from netstack_bench.store import flatten
+from netstack_bench.store import COLUMNS, flatten
 from netstack_transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 
 PROMISED = {

@@ -13,10 +13,9 @@ import trio
 from netstack_bench.generator import Source
 from netstack_bench.places.local import worker_io
 from netstack_bench.places.local.worker_io import ConsumerIo, Link, ProducerIo, SampledVerifier, verifier_of
-from netstack_bench.proof import Order, Verifier
 from netstack_bench.rows import RowSource, RowVerifier
 from netstack_bench.spec import RunSpec
-from netstack_bench.verifier import RecordVerifier
+from netstack_bench.verifier import Order, RecordVerifier, Verifier
 
 
 class Runner:

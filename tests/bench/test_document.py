@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from tool_modules import load_tool
 
-from netstack_bench.columns import COLUMNS
-from netstack_bench.document import document
-from netstack_bench.document_keys import KEYS
+from netstack_bench.document import KEYS, document
 from netstack_bench.histogram import Histogram
 from netstack_bench.spec import RunSpec
+from netstack_bench.store import COLUMNS
 
 render = load_tool("render_run_document")
 
