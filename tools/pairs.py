@@ -182,9 +182,18 @@ def play(work: tuple[str, int, Case]) -> tuple[str, int, Case, Verdict]:
     """Plays one case in a process of its own."""
     where, seed, case = work
     if where == "simulated":
-        return where, seed, case, play_simulated(case, seed)
+        return where, seed, case, judged(case, play_simulated(case, seed))
     with tempfile.TemporaryDirectory(prefix="netstack-pairs-") as folder:
-        return where, seed, case, play_real(case, Path(folder))
+        return where, seed, case, judged(case, play_real(case, Path(folder)))
+
+
+def judged(case: Case, verdict: Verdict) -> Verdict:
+    """The verdict, unless it is refused where it must not be, or the other way round."""
+    if verdict.state == REFUSED and case.is_possible:
+        return Verdict(WRONG, f"refused, although a job can have each of its pairs: {verdict.text}")
+    if verdict.state == EXACT and case.is_refused:
+        return Verdict(WRONG, "exact, although one of its pairs is among those that are refused")
+    return verdict
 
 
 def page(counts: dict[Pair, Counter[str]], totals: Counter[str]) -> str:

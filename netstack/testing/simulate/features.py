@@ -55,7 +55,7 @@ KEYS: Final = 7
 
 _KEPT: Final = ("blocking", "hybrid", "one blocking edge")
 INCOMPATIBLE: Final[tuple[tuple[tuple[str, str], tuple[str, str]], ...]] = (
-    *((("edge", "prompt"), ("exchange", each)) for each in _KEPT),
+    *((("edge", "prompt"), ("exchange", each)) for each in ("blocking", "one blocking edge")),
     *((("exchange", each), ("plan", "adaptive")) for each in ("pipelined", "one blocking edge")),
     *((("exchange", "one blocking edge"), ("checkpoints", each)) for each in ("aligned", "unaligned", "timed")),
     *((("exchange", each), ("rescale", "yes")) for each in _KEPT),
@@ -63,6 +63,7 @@ INCOMPATIBLE: Final[tuple[tuple[tuple[str, str], tuple[str, str]], ...]] = (
     (("plan", "adaptive"), ("rescale", "yes")),
 )
 """Pairs of features that no job can have: it is refused when submitted, or when its parallelism is to change."""
+_RESCALE: Final = ("rescale", "yes")
 
 _SAID_AS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -141,6 +142,14 @@ class Case:
         values = self.values()
         pairs = values.items()
         return not any(first in pairs and second in pairs for first, second in INCOMPATIBLE)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is refused when it is submitted, whatever happens then."""
+        pairs = self.values().items()
+        return any(
+            first in pairs and second in pairs for first, second in INCOMPATIBLE if _RESCALE not in (first, second)
+        )
 
     @property
     def is_batch(self) -> bool:
