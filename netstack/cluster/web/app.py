@@ -34,6 +34,7 @@ from . import flink
 from .answers import EventsResponse, JsonResponse, history_response, page_response
 from .guard import BROKE, json_of
 from .history import History, snapshot_text
+from .http1 import PART_BYTES
 from .page import page
 from .sessions import LoginSessions
 
@@ -49,6 +50,15 @@ HOW: Final = "create one with: netstack web-token --secret-file FILE"
 
 MAX_STREAMS: Final = 64
 """Pages that receive events at a time; the oldest is disconnected and reconnects."""
+
+MAX_EVENTS_BYTES: Final = 64 << 20
+"""Different events that streams are sending; a snapshot may have 16 MiB."""
+
+EVENT_BYTES_PER_S: Final = 32 << 20
+"""Events of all streams together: with large snapshots and many streams each gets fewer of them."""
+
+EVENT_S: Final = 30.0
+"""Limit for a peer to take an event."""
 
 MAX_SAVEPOINTS: Final = 100
 """Savepoint requests whose status is stored."""
@@ -74,7 +84,9 @@ class Web:
         self._facts = {"may_change": may_change, **(facts or {})}
         self.history = History()
         self._savepoints: dict[str, dict[str, Any]] = {}
-        self._streams: dict[object, None] = {}
+        self._streams: dict[object, None] = {}  # the oldest first
+        self._sending: dict[object, bytes] = {}  # the event that each stream is sending, also one that has to end
+        self._event = -1, b""
         self._nursery: trio.Nursery | None = None
         self.app = Starlette(
             exception_handlers={Exception: _broke},
@@ -310,17 +322,37 @@ class Web:
                 while len(self._streams) > MAX_STREAMS:
                     del self._streams[next(iter(self._streams))]
                 while me in self._streams:
-                    if self.history.number != seen:
-                        seen = self.history.number
-                        data = f'{{"at":{steady_time():.3f},"snapshot":{self.history.last or "null"}}}'
-                        yield f"event: snapshot\ndata: {data}\n\n".encode()
+                    number, event = self._newest_event()
+                    if number != seen:
+                        seen = number
+                        self._sending[me] = event
+                        began_s = trio.current_time()
+                        for start in range(0, len(event), PART_BYTES):
+                            yield event[start : start + PART_BYTES]
+                            if trio.current_time() - began_s > EVENT_S:
+                                return  # it connects again, and gets the newest one
+                        del self._sending[me]
                     else:
+                        event = b""
                         yield b": alive\n\n"
-                    await trio.sleep(LOOK_S)
+                    await trio.sleep(max(LOOK_S, len(event) * len(self._streams) / EVENT_BYTES_PER_S))
             finally:
                 self._streams.pop(me, None)
+                self._sending.pop(me, None)
 
         return EventsResponse(snapshots())
+
+    def _newest_event(self) -> tuple[int, bytes]:
+        """The newest snapshot as an event, with its number; all streams share it.
+
+        An older one while streams of slow readers hold too many others.
+        """
+        if self._event[0] != self.history.number:
+            held = {id(event): len(event) for event in self._sending.values()}
+            data = f'{{"at":{steady_time():.3f},"snapshot":{self.history.last or "null"}}}'
+            if sum(held.values()) + len(data) <= MAX_EVENTS_BYTES:
+                self._event = self.history.number, f"event: snapshot\ndata: {data}\n\n".encode()
+        return self._event
 
 
 def _vertex_of(request: Request, job: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -131,7 +131,7 @@ class Guard:
 
 async def _whole_body(receive: Receive) -> Message | None:
     """Returns the message with the whole body, or the disconnect message; None if the body is too long."""
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
@@ -140,7 +140,7 @@ async def _whole_body(receive: Receive) -> Message | None:
         if len(body) > MAX_BODY_BYTES:
             return None
         if not message.get("more_body"):
-            return {**message, "body": body}
+            return {**message, "body": bytes(body)}
 
 
 async def _answer(send: Send, status: int, text: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -32,7 +33,7 @@ from ...network.connection.fair_share import PeerShare
 LOGGER: Final = logging.getLogger("netstack.web")
 
 MAX_CONNECTIONS: Final = 256
-"""Connections at a time; then the oldest one that waits for a request is closed, or else the oldest one."""
+"""Connections at a time; then the one that has waited longest for its peer is closed, or else the oldest one."""
 
 HEAD_S: Final = 10.0
 """Limit for the TLS handshake, and for the next request of a connection."""
@@ -108,9 +109,8 @@ class HttpServer:
     @contextlib.contextmanager
     def _counted(self, connection: _Connection) -> Iterator[None]:
         if len(self._connections) >= MAX_CONNECTIONS:
-            waiting = (each for each in self._connections if not each.is_busy)
-            oldest = next(waiting, next(iter(self._connections)))
-            self._connections.pop(oldest).cancel()
+            slowest = min(self._connections, key=_waits_since)
+            self._connections.pop(slowest).cancel()
         with trio.CancelScope() as scope:
             self._connections[connection] = scope
             try:
@@ -129,7 +129,11 @@ class HttpServer:
 
 @final
 class _Connection:
-    """One connection: requests one after the other."""
+    """One connection: requests one after the other.
+
+    Attributes:
+        waits_since_s: since when it has waited for its peer to send all of a request, or to take a part of a response.
+    """
 
     def __init__(self, app: ASGIApp, stream: trio.abc.Stream, transport: trio.SocketStream, *, is_secure: bool) -> None:
         self._app = app
@@ -138,8 +142,7 @@ class _Connection:
         self._scheme = "https" if is_secure else "http"
         self._http = h11.Connection(h11.SERVER)
         self._share = PeerShare()
-        self.is_busy = False
-        """Whether a request is served now."""
+        self.waits_since_s = trio.current_time()
 
     async def run(self) -> None:
         """Serves until the peer has left, or nothing more can be understood.
@@ -151,13 +154,14 @@ class _Connection:
         """
         try:
             while True:
+                self.waits_since_s = trio.current_time()
                 with trio.fail_after(HEAD_S):
                     request = await self._next_event()
                 if not isinstance(request, h11.Request):
                     return
-                self.is_busy = True
+                self.waits_since_s = math.inf
                 await self._serve(request)
-                self.is_busy = False
+                self.waits_since_s = trio.current_time()
                 if self._http.their_state is h11.SEND_BODY:
                     await self._linger()
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
@@ -174,6 +178,7 @@ class _Connection:
             began_s = self._share.clock()
             event = self._http.next_event()
             self._share.worked(began_s, 0)
+            await self._share.wait_turn()  # a body may come in tens of thousands of chunks
             if event is not h11.NEED_DATA:
                 return event
             if self._http.they_are_waiting_for_100_continue:
@@ -220,7 +225,10 @@ class _Connection:
         """Returns the next part of the body; waits for ever once it is complete."""
         if self._http.their_state is not h11.SEND_BODY:
             await trio.sleep_forever()  # cancelled with the request; a peer that left is noticed by the next send
+        self.waits_since_s = min(self.waits_since_s, trio.current_time())  # since its first part
         event = await self._next_event()
+        if self._http.their_state is not h11.SEND_BODY:
+            self.waits_since_s = math.inf
         if isinstance(event, h11.Data):
             return {"type": "http.request", "body": bytes(event.data), "more_body": True}
         if isinstance(event, h11.EndOfMessage):
@@ -242,8 +250,10 @@ class _Connection:
     async def _send(self, event: h11.Event) -> None:
         data = self._http.send(event)
         if data:
+            before_s, self.waits_since_s = self.waits_since_s, min(self.waits_since_s, trio.current_time())
             with trio.fail_after(SEND_S):
                 await self._stream.send_all(data)
+            self.waits_since_s = before_s
 
     async def _refuse(self, status: int, text: str) -> None:
         body = json_text({"errors": [safe_text(text)]}, compact=True).encode()
@@ -259,6 +269,10 @@ class _Connection:
                 await self._transport.send_eof()
             while await self._stream.receive_some(PART_BYTES):
                 pass
+
+
+def _waits_since(connection: _Connection) -> float:
+    return connection.waits_since_s
 
 
 @final
@@ -280,8 +294,13 @@ class _Exchange:
             if message["type"] == "http.response.start":
                 await self._connection.send_head(message["status"], message.get("headers", []))
             elif message["type"] == "http.response.body":
-                body = message.get("body", b"") if self._has_body else b""
-                await self._connection.send_body(body, is_last=not message.get("more_body", False))
+                body, is_last = message.get("body", b""), not message.get("more_body", False)
+                if self._has_body:
+                    await self._connection.send_body(body, is_last=is_last)
+                    return
+                await self._connection.send_body(b"", is_last=True)
+                if not is_last:  # nobody would notice that the peer has left
+                    self._scope.cancel()
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             self._scope.cancel()
             await trio.lowlevel.checkpoint()

@@ -83,11 +83,13 @@ async def open_web(
         raise ConfigError(
             f"--web {address} would show jobs to anyone on the network; give --secret-file, or a loopback address"
         )
+    listener = await _listen(place)
     sessions = LoginSessions(
-        [each for each in (secret, client_secret) if each is not None], is_secure=certificates is not None
+        [each for each in (secret, client_secret) if each is not None],
+        is_secure=certificates is not None,
+        port=listener.getsockname()[1],
     )
     web = Web(manager, sessions=sessions, may_change=may_change, facts=facts)
-    listener = await _listen(place)
     on_failure = partial(manager.count_failure, "page")
     async with web.watching(), _served(Guard(web.app, names), listener, certificates, on_failure) as url:
         yield url

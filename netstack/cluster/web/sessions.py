@@ -19,6 +19,8 @@ from typing import Final, final
 from ...network.connection.authentication import Secret
 
 COOKIE: Final = "netstack_session"
+"""The beginning of the cookie's name. Browsers send cookies to all ports of a host, so its port follows."""
+
 SESSION_S: Final = 12 * 3600.0
 MAX_SESSIONS: Final = 256
 """Sessions of the tokens of one secret; then the oldest of these ends, so clients end no session of an operator."""
@@ -31,10 +33,17 @@ class LoginSessions:
     Args:
         keys: the secrets whose tokens are valid, the most powerful first; without any, all requests are authorised.
         is_secure: whether the page is served over TLS; restricts its cookie to TLS.
+        port: of the page.
         clock: seconds since 1970.
+
+    Attributes:
+        cookie: name of the cookie.
     """
 
-    def __init__(self, keys: Iterable[Secret], *, is_secure: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, keys: Iterable[Secret], *, is_secure: bool, port: int = 0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.cookie = f"{COOKIE}_{port}"
         self._keys = tuple(keys)
         self._is_secure = is_secure
         self._clock = clock
@@ -49,7 +58,7 @@ class LoginSessions:
         if kind.lower() == "bearer":
             return self._end_of(token, only) is not None
         try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
             return False
         end, number = self._ends.get(_digest(cookie.value), (0.0, 0)) if cookie is not None else (0.0, 0)
@@ -71,7 +80,7 @@ class LoginSessions:
             del self._ends[each]
         self._ends[_digest(session)] = end, number
         secure = "; Secure" if self._is_secure else ""
-        return f"{COOKIE}={session}; Path=/; Max-Age={int(end - now)}; HttpOnly; SameSite=Strict{secure}"
+        return f"{self.cookie}={session}; Path=/; Max-Age={int(end - now)}; HttpOnly; SameSite=Strict{secure}"
 
     def _end_of(self, token: str, only: int | None = None) -> float | None:
         """Returns when a token expires; None if it is invalid, expired, or not of the first `only` keys."""

@@ -11,10 +11,14 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
+import trio.testing
+from jobmanager.scripted_taskmanager import jobmanager
 from served_pages import running
 
-from netstack.cluster.web.app import MAX_STREAMS
+from netstack.cluster.web import app
+from netstack.cluster.web.app import MAX_STREAMS, Web
 from netstack.cluster.web.guard import MAX_BODY_BYTES
+from netstack.cluster.web.sessions import LoginSessions
 
 
 async def request(
@@ -148,3 +152,35 @@ async def test_of_many_streams_the_oldest_give_way() -> None:
         assert await streams[-1].receive_some(1 << 20)
         for stream in streams:
             await stream.aclose()
+
+
+async def test_streams_that_nobody_reads_hold_few_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot may have 16 MiB, and each of 64 streams held its own copies."""
+    monkeypatch.setattr(app, "MAX_EVENTS_BYTES", 35_000)
+    async with jobmanager() as manager:
+        web = Web(manager, sessions=LoginSessions([], is_secure=False), may_change=False)
+        scope = {"type": "http", "method": "GET", "path": "/netstack/events", "query_string": b"", "headers": []}
+        began = 0
+
+        async def receive() -> Any:
+            await trio.sleep_forever()
+
+        async def never_reads(message: Any) -> None:
+            nonlocal began
+            if message["type"] == "http.response.body":
+                began += 1
+                await trio.sleep_forever()
+
+        def held_bytes() -> int:
+            return sum({id(event): len(event) for event in web._sending.values()}.values())
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                web.history.add(float(number), f'"{number:010000}"')
+                nursery.start_soon(web.app, scope, receive, never_reads)
+                await trio.testing.wait_all_tasks_blocked()
+                assert began == number + 1
+                assert 10_000 < held_bytes() <= 35_000
+            assert len(web._sending) == 20
+            nursery.cancel_scope.cancel()
+        assert held_bytes() == 0

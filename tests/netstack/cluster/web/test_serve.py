@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -96,3 +97,73 @@ async def test_of_many_connections_those_without_a_request_give_way() -> None:
         assert (await ask(f"{url}/overview"))[0] == 200
         for stream in streams:
             await stream.aclose()
+
+
+async def test_of_many_connections_that_wait_for_their_peers_the_slowest_gives_way() -> None:
+    """Uploads that never end, and pages that nobody reads, took the place of a stream that somebody watches."""
+    async with jobmanager() as manager, open_web(manager, "127.0.0.1:0") as url:
+        port, host = urlsplit(url).port or 0, urlsplit(url).netloc
+        upload = f"POST /netstack/session HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000\r\n\r\n{{".encode()
+        unread = f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode() * 200
+        watched = await trio.open_tcp_stream("127.0.0.1", port)
+        await watched.send_all(f"GET /netstack/events HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert b"200" in await watched.receive_some(1 << 16)
+        for asked in (upload, unread):
+            streams: list[Any] = []
+            with trio.fail_after(120.0):
+                for _ in range(MAX_CONNECTIONS + 5):
+                    stream = await trio.open_tcp_stream("127.0.0.1", port)
+                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                    await stream.send_all(asked)
+                    streams.append(stream)
+                if asked is upload:
+                    assert await streams[0].receive_some(1) == b"", "it was heard, and has to give way"
+                else:
+                    with pytest.raises(trio.BrokenResourceError):  # noqa: PT012  # reset, after some pages
+                        while await streams[0].receive_some(1 << 20):
+                            pass
+                        raise trio.BrokenResourceError
+                for _ in range(3):
+                    assert await watched.receive_some(1 << 20)
+            for stream in streams:
+                await stream.aclose()
+        await watched.aclose()
+
+
+async def test_the_answer_to_head_ends_also_that_of_a_stream() -> None:
+    """It sends nothing any more, so nobody would notice that its peer has left."""
+    async with jobmanager() as manager, open_web(manager, "127.0.0.1:0") as url:
+        rest = f" HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n\r\n"
+        stream = await trio.open_tcp_stream("127.0.0.1", urlsplit(url).port or 0)
+        with trio.fail_after(60.0):
+            await stream.send_all(f"HEAD /netstack/events{rest}HEAD /overview{rest}GET /jobs{rest}".encode())
+            received = b""
+            while b'{"jobs":[]}' not in received:
+                received += await stream.receive_some(1 << 16)
+        assert received.count(b"HTTP/1.1 200") == 3
+        assert b"text/event-stream" in received
+        await stream.aclose()
+
+
+async def test_a_body_of_very_many_chunks_does_not_occupy_the_event_loop() -> None:
+    async with jobmanager() as manager, open_web(manager, "127.0.0.1:0") as url:
+        head = f"POST /netstack/session HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        stream = await trio.open_tcp_stream("127.0.0.1", urlsplit(url).port or 0)
+        rounds = 0
+        async with trio.open_nursery() as nursery:
+
+            async def count() -> None:
+                nonlocal rounds
+                while True:
+                    await trio.lowlevel.checkpoint()
+                    rounds += 1
+
+            await stream.send_all(head.encode() + b"1\r\nx\r\n" * 10_000)
+            nursery.start_soon(count)
+            await stream.send_all(b"1\r\nx\r\n" * 40_000 + b"0\r\n\r\n")
+            received = b""
+            while b"the body is not JSON" not in received:
+                received += await stream.receive_some(1 << 16)
+            nursery.cancel_scope.cancel()
+        assert rounds > 500, "about 50 where 64 KiB are handled at a time"
+        await stream.aclose()

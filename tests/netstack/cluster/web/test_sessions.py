@@ -52,11 +52,12 @@ async def test_a_browser_gets_a_session_for_a_token() -> None:
             assert (await ask(url, "POST", "/netstack/session", {"token": wrong}))[0] == 401
         assert (await ask(url, "POST", "/netstack/session", ["x"]))[0] == 401
         status, cookie = await ask(url, "POST", "/netstack/session", {"token": SECRET.web_token()})
-        assert (status, cookie.partition("=")[0]) == (200, COOKIE)
+        assert (status, cookie.partition("=")[0]) == (200, f"{COOKIE}_{urlsplit(url).port}")
         assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
         mine = cookie.partition(";")[0]
         assert (await ask(url, "GET", "/overview", Cookie=f"other=1; {mine}"))[0] == 200
-        for forged in ("", f"{mine}x", f"{COOKIE}=", f"{COOKIE}=\xff"):
+        name = mine.partition("=")[0]
+        for forged in ("", f"{mine}x", f"{name}=", f"{name}=\xff"):
             assert (await ask(url, "GET", "/overview", Cookie=forged))[0] == 401
         assert (await ask(url, "GET", "/", Cookie=""))[0] == 200, "the page itself, which asks for the token"
         evil = {"Cookie": mine, "Origin": "http://evil.example"}
@@ -87,6 +88,24 @@ def test_a_session_ends_with_its_token_and_there_are_so_many() -> None:
     assert not sessions.may(long)
     first, *_, last = [headers(sessions.log_in(token(1e12))) for _ in range(MAX_SESSIONS + 1)]
     assert (sessions.may(first), sessions.may(last)) == (False, True)
+
+
+async def test_sessions_of_two_clusters_on_one_host_do_not_end_each_other() -> None:
+    """Browsers send a cookie to all ports of a host, and keep one of each name."""
+    async with running(secret=SECRET) as (_, one, _), running(secret=Secret.generate()) as (_, other, _):
+        jar: dict[str, str] = {}
+
+        async def may_look(url: str) -> bool:
+            cookies = "; ".join(f"{name}={value}" for name, value in jar.items())
+            return (await ask(url, "GET", "/overview", Cookie=cookies))[0] == 200
+
+        async with running(secret=SECRET) as (_, third, _):
+            for url in (one, third):
+                status, cookie = await ask(url, "POST", "/netstack/session", {"token": SECRET.web_token()})
+                assert status == 200
+                name, _, value = cookie.partition(";")[0].partition("=")
+                jar[name] = value
+            assert [await may_look(url) for url in (one, other, third)] == [True, False, True]
 
 
 def test_the_command_makes_tokens_that_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
