@@ -227,7 +227,14 @@ def test_one_thread_at_a_time(pair: Pair, background: Any) -> None:
     partition, gate = pair.join()
     writer = blocking.RecordWriter(partition, buffer_timeout_s=None)
     count = fill(writer)
-    waiting = background(lambda: writer.emit(BIG))
+
+    def emit() -> None:
+        while True:
+            with contextlib.suppress(LocalProtocolError):  # the main thread is in its call
+                writer.emit(BIG)
+                return
+
+    waiting = background(emit)
     while not partition.statistics().is_finished:  # until the other thread is in its call
         try:
             writer.emit(BIG, timeout_s=0)
