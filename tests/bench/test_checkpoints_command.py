@@ -84,7 +84,7 @@ def test_checkpoints_prints_a_table_and_where_the_picture_is(
     monkeypatch.chdir(tmp_path)
     assert main(["checkpoints", "--pressure", "0,0.9"]) == 0
     printed = capsys.readouterr()
-    assert "unaligned: 22 ms at pressure 0, 22 ms at 0.9" in printed.out
+    assert "unaligned: 22 ms" in printed.out
     picture = re.search(r"picture: (results/checkpoints-[\d-]+/checkpoints\.html)", printed.out)
     assert picture is not None
     assert (tmp_path / picture[1]).exists()

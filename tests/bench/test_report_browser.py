@@ -279,12 +279,13 @@ def test_one_view_is_shown_and_follows_the_choice(chromium: str, tmp_path: Path,
         found.last = head();
         """,
     )
+    last = "1 KiB \u00b7 16 ch, timeout none"
     assert actual == {
         "start": [1, 3 * 81, "8 B \u00b7 1 ch, timeout 0"],
         "next": [1, "8 B \u00b7 1 ch, timeout 1 ms"],
         "chosen": [1, "1 KiB \u00b7 1 ch, timeout 0", 10],
-        "round": "1 KiB \u00b7 16 ch, timeout none",
-        "last": "1 KiB \u00b7 16 ch, timeout none",
+        "round": last,
+        "last": last,
         "errors": "",
     }
 

@@ -109,7 +109,8 @@ def test_without_a_link_rate_the_best_at_any_round_trip_is_the_rate(fake_rows: R
     assert near.rate_bytes_per_s == far.rate_bytes_per_s == pytest.approx(best * 1e6)
     assert far.product_buffers == pytest.approx(best * 1e6 * 0.01 / 32768)
     (near_topic, *_), (far_topic, figure, sentence) = buffer_findings([near, far])
-    assert (near_topic, far_topic) == ("Buffers", "Buffers at 10 ms round trip")
+    assert near_topic == "Buffers"
+    assert far_topic.startswith("Buffers at 10 ms")
     assert figure == f"{far.product_buffers:.0f} \u00d7 32 KiB"
     assert f"needed to fill {far.rate_text} " in sentence
 

@@ -109,11 +109,9 @@ def test_one_sentence_for_what_cannot_be(
     other.write_bytes(Secret.generate().reveal())
     other.chmod(0o600)
     assert "shared secret differs" in message("jobs", "--secret-file", str(other))
-    assert "Address already in use" in message("jobmanager", "--listen", cluster.address)
+    assert "in use" in message("jobmanager", "--listen", cluster.address)
     folder = str(cluster.folder / "jobs")
-    assert f"{folder} is in use by another JobManager" in message(
-        "jobmanager", "--listen", "127.0.0.1:0", "--folder", folder, code=2
-    )
+    assert f"{folder} is in use" in message("jobmanager", "--listen", "127.0.0.1:0", "--folder", folder, code=2)
     assert "min_parallelism=9, max_parallelism=4: give" in message(
         "jobmanager", "--min-parallelism", "9", "--max-parallelism", "4", code=2
     )

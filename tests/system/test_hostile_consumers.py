@@ -87,7 +87,7 @@ async def test_another_protocol(protocol: str) -> None:
         assert code is ErrorCode.NOT_NETSTACK
         names_peer(text)
         assert protocol in text
-        assert "check the address and port" in text
+        assert "check the address" in text
 
 
 async def test_random_bytes_after_the_hello() -> None:

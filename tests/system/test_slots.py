@@ -110,7 +110,7 @@ def test_a_fork_server_that_is_killed_is_started_again(
         os.kill(server, signal.SIGKILL)
         cluster.wait_until(lambda slots=slots: len(slots_of(taskmanager) - slots) == SLOTS)
     assert attempts(cluster.wait_running(job)) > before
-    assert f"the fork server (process {server}) was killed, and all slots with it; they are started" in cluster.log()
+    assert f"(process {server}) was killed" in cluster.log()
     assert children_of(os.getpid()).count(taskmanager) == 1, "the TaskManager goes on"
     command(cluster, capsys, "cancel", job)
     cluster.wait_until(lambda: free_slots(cluster) == SLOTS)

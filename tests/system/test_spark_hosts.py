@@ -150,9 +150,7 @@ def test_a_sweep_names_the_host_that_is_slow_and_the_one_whose_link_is_cut(clust
     assert slow["delivered"], slow
     page = (sweep / "report.html").read_text()
     assert f"from {hosts.address(2)} take" in page
-    assert (
-        f" at {hosts.address(3)} did not end when the others did: the host is down, frozen or cut off" in cut["error"]
-    )
+    assert f" at {hosts.address(3)} did not end" in cut["error"]
     assert "\n" not in cut["error"]
     assert "Traceback" not in message
 

@@ -69,4 +69,4 @@ def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: s
 
 def test_a_standby_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobmanager", "--standby"]) == 2
-    assert "needs the --folder of the JobManager" in capsys.readouterr().err
+    assert "needs the --folder" in capsys.readouterr().err

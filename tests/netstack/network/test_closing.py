@@ -50,8 +50,8 @@ async def test_a_block_that_raises_is_no_end_of_the_data() -> None:
 @pytest.mark.parametrize(
     ("reader_of", "left"),
     [
-        (lambda gate: gate, "1 of 1 channels that have not ended"),
-        (lambda gate: netstack.RecordReader(gate, format="str"), "1 of 1 channels that have not ended"),
+        (lambda gate: gate, "1 of 1 channels"),
+        (lambda gate: netstack.RecordReader(gate, format="str"), "1 of 1 channels"),
         (lambda gate: netstack.ArrayReader(gate, record_bytes=10), "1 of 1 channels"),
     ],
 )

@@ -475,7 +475,7 @@ async def test_a_slow_channel_does_not_slow_another_on_its_connection(
     [
         ("p", "a gate takes a sequence of ChannelDescriptors"),
         (ChannelDescriptor(None, "p"), "the address has to be text"),  # type: ignore[arg-type]
-        (ChannelDescriptor("memory://nowhere", 5), "partition id 5 of type int"),  # type: ignore[arg-type]
+        (ChannelDescriptor("memory://nowhere", 5), "5 of type int"),  # type: ignore[arg-type]
         (ChannelDescriptor("memory://nowhere", "p", "0"), "have to be whole numbers"),  # type: ignore[arg-type]
         (ChannelDescriptor("memory://nowhere", "p", -1), "cannot have 1 subpartitions from -1 on"),
     ],

@@ -228,8 +228,7 @@ def test_a_witness_is_the_few_events_that_show_it() -> None:
         "begun",
         "begun",
         "sent record 7 of split 0 (made by a0)",
-        "applied record 7 of split 0 (made by a0)",
-        "applied record 7 of split 0 (made by a0)",
+        *["applied record 7 of split 0 (made by a0)"] * 2,
     ]
     assert str(actual["repeated"]).startswith("repeated: record 7 of split 0 is in the result 2 times\n  ")
 

@@ -40,9 +40,10 @@ def test_a_job_that_combines_features_is_exact_or_refused_by_their_names(array: 
 
 def test_a_refusal_names_two_features_of_the_case() -> None:
     case = Case(edge="prompt", exchange="blocking")
-    assert case.names_two("edge 'a' -> 'b' is blocking, so prompt has no effect")
+    refusal = "edge 'a' -> 'b' is blocking, so prompt has no effect"
+    assert case.names_two(refusal)
     assert not case.names_two("edge 'a' -> 'b' is blocking")
-    assert not Case(exchange="blocking").names_two("edge 'a' -> 'b' is blocking, so prompt has no effect")
+    assert not Case(exchange="blocking").names_two(refusal)
     assert not case.is_possible
 
 

@@ -109,7 +109,8 @@ def test_the_root_cause_comes_before_what_it_led_to() -> None:
     rows = [row(0, "peer", "lost"), row(1, "timeout", "late"), row(2, "fault", "boom")]
     assert first_failure(rows) == "node 2 at 10.0.0.2: boom"
     assert first_failure(rows[:2]) == "node 1 at 10.0.0.1: late"
-    assert first_failure([row(0, "setup", "node 1 at x: no port"), *rows]) == "node 1 at x: no port"
+    setup = row(0, "setup", "node 1 at x: no port")
+    assert first_failure([setup, *rows]) == setup["error"]
     assert first_failure([row(0, "ok"), row(1, "ok")]) == ""
 
 

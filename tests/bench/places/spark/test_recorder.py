@@ -71,8 +71,8 @@ def test_what_is_wrong_with_a_run_is_wrong_with_its_nodes(tmp_path: Path) -> Non
     with Store(tmp_path / "sweep") as store:
         recorder = Recorder(store, None)
         add(recorder)
-        finish(store, "not delivered: 3 records were sent, 2 arrived")
-        assert {row["error"] for row in recorder.rows()} == {"not delivered: 3 records were sent, 2 arrived"}
+        finish(store, error := "not delivered: 3 records were sent, 2 arrived")
+        assert {row["error"] for row in recorder.rows()} == {error}
 
 
 def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:

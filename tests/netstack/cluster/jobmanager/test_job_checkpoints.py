@@ -136,12 +136,14 @@ async def test_a_checkpoint_in_progress_is_logged_at_growing_intervals(autojump_
         await request.ended.wait()
         assert checkpoints.in_progress() == []
         nursery.cancel_scope.cancel()
-    ahead = "with 3.2 MB queued in front of its barrier"
+    texts = [
+        ("10 s: 0 of 8", "source-0"),
+        *((f"{age_s} s: 7 of 8", "sink-2") for age_s in (20, 40, 80)),
+    ]
     assert logged == [
-        f"savepoint 1 in progress for 10 s: 0 of 8 subtasks have acknowledged it, waiting for source-0, {ahead}",
-        f"savepoint 1 in progress for 20 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
-        f"savepoint 1 in progress for 40 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
-        f"savepoint 1 in progress for 80 s: 7 of 8 subtasks have acknowledged it, waiting for sink-2, {ahead}",
+        f"savepoint 1 in progress for {counts} subtasks have acknowledged it, waiting for {task}, with 3.2 MB queued"
+        " in front of its barrier"
+        for counts, task in texts
     ]
 
 

@@ -259,10 +259,9 @@ async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_the
         assert (actual["state"], actual["restarts"]) == ("running", 1)
         reported = [entry["text"] for entry in actual["log"] if entry["what"] == "failure"]
         reason = "declined: source-0 declined: the disk is full"
-        assert reported == [
-            *(f"checkpoint {number} was aborted: {reason}" for number in range(1, 5)),
-            f"4 checkpoints failed in a row, 3 are tolerated; the last, 4: {reason}; restart 1 of 3, next in 0.5 s",
-        ]
+        *aborted, last = reported
+        assert aborted == [f"checkpoint {number} was aborted: {reason}" for number in range(1, 5)]
+        assert re.match(rf"4 checkpoints failed .*; the last, 4: {reason}; restart 1 of 3", last)
         assert not [name for name in os.listdir(tmp_path) if name.startswith("chk-")]
 
 
