@@ -41,7 +41,7 @@ from .base.ids import (
     PartitionId as PartitionId,
     ResultPartitionType as ResultPartitionType,
 )
-from .base.trio_stream import TrioStream as TrioStream
+from .base.transport import TrioStream as TrioStream
 from .base.version import __version__ as __version__
 from .cluster.jobmanager.client import (
     JobClient as JobClient,

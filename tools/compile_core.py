@@ -70,7 +70,6 @@ MODULES: Final = (
         "exchange.stored.index",
         "exchange.stored.pages",
         "exchange.stored.compression",
-        "exchange.stored.region",
         "exchange.stored.reading",
     ),
     *("exchange.stored.stored_regions", "exchange.stored.view", "exchange.stored.store"),

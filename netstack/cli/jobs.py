@@ -1,21 +1,23 @@
-"""The commands `netstack jobs`, `cancel`, `savepoint` and `submit`, which send requests to a JobManager.
+"""The commands `netstack jobs`, `cancel`, `savepoint`, `submit`, `datasets` and `stack`: requests to a JobManager.
 
-Takes: job ids, or any unique prefix of one. Gives: tables, or one JSON document.
+Takes: job ids, or any unique prefix of one. Gives: tables, stacks, or one JSON document.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import click
 import trio
+from rich.table import Table
 
-from ..base.errors import NetstackError
-from ..base.text.safe_text import printable_lines
+from ..base.errors import ConfigError, NetstackError
+from ..base.text.safe_text import printable_lines, safe_text
+from ..base.units import format_duration, format_size
 from ..cluster.jobmanager.client import PATIENCE_S, Document, JobClient, JobResult, wait_for_job
 from ..network.waiting.threads import background_tasks
 from .adaptive_flags import adaptive_flags, with_adaptive
@@ -220,3 +222,91 @@ async def _print_waits(job_id: str, jobmanager: str, secret_file: Path | None) -
                     click.echo(printable_lines(line), err=True)
                 before = job
                 await trio.sleep(_WAITS_INTERVAL_S)
+
+
+@click.command(short_help="List or release the datasets that jobs kept.")
+@click.option("--release", multiple=True, metavar="NAME", help="Release this dataset; repeatable.")
+@jobmanager_flags
+@json_flag
+def datasets(release: tuple[str, ...], jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
+    """List the datasets that jobs kept with `stream.persist(NAME)`, or release some of them.
+
+    A later job reads a dataset with `job.dataset(NAME)`. The TaskManagers that wrote a dataset keep it. While one of
+    them is missing, the dataset cannot be read.
+    """
+
+    async def request(client: JobClient) -> Document:
+        for name in release:
+            await client.release_dataset(name)
+        return {"datasets": await client.datasets()}
+
+    document = call(jobmanager, secret_file, request)
+    if as_json:
+        print_document(document)
+    else:
+        print_all([_table(document["datasets"])])
+    return 0
+
+
+def _table(datasets: Iterable[Document]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("dataset", "bytes", "partitions", "job", "age", ""):
+        table.add_column(name, justify="right" if name in ("bytes", "partitions") else "left")
+    for each in datasets:
+        missing = len(each["missing"])
+        table.add_row(
+            each["dataset_id"],
+            format_size(each["bytes"]),
+            str(each["partitions"]),
+            f"{each['job_name']} {each['job_id']}",
+            format_duration(float(round(each["age_s"]))),
+            f"[red]{missing} of its TaskManagers missing[/]" if missing else "",
+        )
+    return table
+
+
+@click.command(short_help="Print the Python stacks of a job's tasks.")
+@click.argument("job_id", metavar="ID")
+@click.argument("vertex", metavar="[VERTEX]", required=False)
+@jobmanager_flags
+@json_flag
+def stack(job_id: str, vertex: str | None, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
+    """Print the Python stack of each task of job ID, or only of the tasks whose name contains VERTEX.
+
+    A waiting task shows the line where it waits. If user code blocks the event loop of a slot, the stack is read from
+    outside the process's interpreter, so this works even while a C extension holds the GIL.
+    """
+    document = call(jobmanager, secret_file, lambda client: client.stacks(job_id))
+    if vertex is not None:
+        document = {**document, "tasks": [row for row in document["tasks"] if vertex in str(row.get("task"))]}
+        if not document["tasks"]:
+            raise ConfigError(
+                f"job {job_id} has no running task whose name contains {vertex!r}; omit VERTEX to see all tasks"
+            )
+    if as_json:
+        print_document(document)
+        return 0
+    for line in stack_lines(document):
+        click.echo(line)
+    return 0
+
+
+def stack_lines(document: Document) -> Iterator[str]:
+    """Formats the stacks as Python formats tracebacks, with the outermost frame first."""
+    if not document["tasks"] and not document["silent"]:
+        yield "no task runs now; `netstack jobs ID` shows why"
+    for row in document["tasks"]:
+        task = f"{row.get('task')} ({row.get('subtask')})" if row.get("task") else "unknown task"
+        slot = "" if row.get("slot") is None else f", slot {row['slot']}"
+        state = ": blocked" if row.get("is_blocked") else ""
+        yield safe_text(f"{task} on {row.get('taskmanager')}{slot}{state}", 400)
+        frames = row.get("frames") or []
+        if not frames:
+            yield "  the stack could not be read"
+        for frame in reversed(frames):
+            yield safe_text(f'  File "{frame.get("file")}", line {frame.get("line")}, in {frame.get("function")}', 400)
+            if frame.get("source"):
+                yield safe_text(f"    {frame['source']}", 240)
+        yield ""
+    for name in document["silent"]:
+        yield safe_text(f"{name} did not answer", 400)

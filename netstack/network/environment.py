@@ -31,10 +31,9 @@ from .connection.endpoint import NetworkEndpoint
 from .connection.fair_share import fair_share
 from .connection.handshake import Handshake
 from .connection.statistics import NetworkStatistics, OpenConnection
-from .gate_opening import GateOpener
+from .gate_opening import GateOpener, MemoryWatch
 from .handles import InputGate, ResultPartition
 from .kept_partitions import KeptPartitions, KeptTogether
-from .metrics.memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
 from .waiting.loop_lock import LoopLock
 from .waiting.parking import ThreadParking

@@ -8,6 +8,7 @@ Taking and returning a name is O(log gates with this description).
 from __future__ import annotations
 
 import heapq
+import logging
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
@@ -21,6 +22,7 @@ from ..base.text.safe_text import safe_repr
 from ..base.transport import url_parts
 from ..exchange.buffer.pools import NetworkBufferPool
 from ..exchange.buffer.requirements import gate_buffers
+from ..exchange.buffer.statistics import NetworkBufferPoolStatistics
 from ..exchange.inbound.channel import RemoteInputChannel
 from ..exchange.inbound.gate import InputChannel, SingleInputGate
 from ..exchange.inbound.local_channel import LocalInputChannel
@@ -32,8 +34,40 @@ from .connection.endpoint import NetworkEndpoint
 from .connection.pump import Pump
 from .connection.readiness import Producers
 from .debloating import GateDebloating
-from .metrics.memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
+
+LOGGER: Final = logging.getLogger("netstack")
+
+
+@final
+class MemoryWatch:
+    """Warns when the tasks of a TaskManager request more network memory than it has, and for every further tenth."""
+
+    __slots__ = ("_warned_percent",)
+
+    def __init__(self) -> None:
+        self._warned_percent = 0.0  # in the last warning; 0 if memory suffices
+
+    def check(self, memory: NetworkBufferPoolStatistics) -> None:
+        """Checks the requested segments; logs at most one line."""
+        total = memory.total_segments
+        if memory.requested_segments <= total:
+            if self._warned_percent:
+                self._warned_percent = 0.0
+                LOGGER.info("network memory suffices again: %.0f %% of it is requested", memory.requested_percent)
+        elif memory.requested_percent >= self._warned_percent + 10 or not self._warned_percent:
+            self._warned_percent = memory.requested_percent
+            missing = memory.requested_segments - total
+            LOGGER.warning(
+                "network memory is short: %.0f %% of it is requested (%d of %d segments, %d are missing); throughput is"
+                " reduced; raise memory_bytes by %d, or configure fewer buffers per gate or partition",
+                memory.requested_percent,
+                memory.requested_segments,
+                total,
+                missing,
+                missing * memory.segment_size_bytes,
+            )
+
 
 _NAMED_PARTITIONS: Final = 3
 _CHANNELS_A_TURN: Final = 32  # about 1 ms: hundreds of gates may open at once, and handshakes wait for them

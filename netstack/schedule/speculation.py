@@ -26,7 +26,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from .deployer import Deployer
+from .deployer import Deployer, WorkKind
 from .events import TasksReported
 from .execution import ExecutionInput, ExecutionState
 from .graph.settings import SpeculationSettings
@@ -34,7 +34,6 @@ from .instructions import BlockTaskManagers, Cancel, Deploy
 from .scheduler_settings import SpeculationStatistics
 from .slots.slots import Location, PhysicalSlot
 from .structures import FlagArray, IndexArray, index_array
-from .work import WorkKind
 
 
 @final

@@ -30,7 +30,7 @@ from ..base.causes import root_cause
 from ..base.config import NetworkConfig
 from ..base.errors import ConnectionLost, NetstackError, RequestRefused
 from ..cluster.control.link import CLIENT, SUBSCRIBER, dial
-from ..cluster.control.questions import Questions
+from ..cluster.control.port import Questions
 from ..exchange.record.arrow import PIECE_BYTES, slices
 from ..network.connection.authentication import prove_dialler
 from ..network.waiting.threads import background_tasks

@@ -14,10 +14,9 @@ import pytest
 from netstack.base.errors import ConfigError
 from netstack_bench.cli import main
 from netstack_bench.engines import peer_spec
-from netstack_bench.goals import jobs, measure as measure_module, rows as rows_module, sort, sort_peers
-from netstack_bench.goals.command import cpu_document, cpu_markdown, markdown, row_document
+from netstack_bench.goals import command as measure_module, jobs, rows as rows_module, sort, sort_peers
+from netstack_bench.goals.command import Rounds, cpu_document, cpu_markdown, markdown, row_document
 from netstack_bench.goals.jobs import measure_job, write_words
-from netstack_bench.goals.measure import Rounds
 from netstack_bench.goals.rows import BUILDS, ROWS, Measured, cpu_rows, cpu_s_per_gb, installed, measured_once
 from netstack_bench.places.hosts.taskmanagers import TaskManagers
 from netstack_bench.spec import RunSpec

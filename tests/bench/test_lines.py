@@ -11,9 +11,7 @@ import pytest
 from netstack.testing.shaped_line import Shape
 from netstack_bench.cli import Runners, main
 from netstack_bench.interval import Verdict
-from netstack_bench.lines.cells import LINES, LineCell, cells
-from netstack_bench.lines.command import counts
-from netstack_bench.lines.measure import Measured, measure
+from netstack_bench.lines.command import LINES, LineCell, Measured, cells, counts, measure
 
 CELLS = cells(3.0)
 

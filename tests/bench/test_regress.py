@@ -13,7 +13,7 @@ import pytest
 
 from netstack_bench.cli import main
 from netstack_bench.goals import regress as module
-from netstack_bench.goals.measure import Rounds, figures
+from netstack_bench.goals.command import Rounds, figures
 from netstack_bench.goals.rows import ROWS, Measured
 
 FLAGS = ["--only", "async for", "--only", "p50 at", "--json"]

@@ -9,9 +9,8 @@ import pytest
 from netstack.base.errors import ConfigError
 from netstack_bench.cli import main
 from netstack_bench.scheduler import measure as measuring
-from netstack_bench.scheduler.cluster import SLOTS_PER_TASKMANAGER, Cluster
 from netstack_bench.scheduler.measure import descriptor_sizes, peak_bytes
-from netstack_bench.scheduler.trials import BATCH, STEPS, STREAMING, Trial, scheduler_of
+from netstack_bench.scheduler.trials import BATCH, SLOTS_PER_TASKMANAGER, STEPS, STREAMING, Cluster, Trial, scheduler_of
 
 CONTRACT = {
     "parallelism",

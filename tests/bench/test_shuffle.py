@@ -15,7 +15,7 @@ import trio
 
 from netstack.cluster.jobmanager.local import LocalCluster, open_local_cluster
 from netstack_bench.cli import main
-from netstack_bench.shuffle import measure
+from netstack_bench.shuffle import command
 from netstack_bench.shuffle.rows import BATCH_ROWS, ROW_BYTES, MakeRows, SumRows, by_range, expected
 
 
@@ -50,10 +50,10 @@ def test_the_sum_does_not_depend_on_the_order_and_tells_what_is_missing() -> Non
 
 
 def test_what_is_measured() -> None:
-    spec = measure.ShuffleSpec(
+    spec = command.ShuffleSpec(
         size_bytes=1, modes=("pipelined", "blocking"), producers=2, consumers=2, taskmanagers=2, slots=2, repeats=1
     )
-    labels = [variant.label(spec) for variant in measure.variants(spec)]
+    labels = [variant.label(spec) for variant in command.variants(spec)]
     assert labels == [
         "pipelined",
         "blocking, auto",
@@ -89,7 +89,7 @@ def test_processes_are_measured_with_their_descendants() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as shell:
         assert shell.stdout is not None
         child = int(shell.stdout.readline())
-        assert measure.with_descendants([shell.pid]) == [shell.pid, child]
+        assert command.with_descendants([shell.pid]) == [shell.pid, child]
         os.kill(child, signal.SIGKILL)
 
 
@@ -100,7 +100,7 @@ def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
         actual[0]["rows"] += 1
         return actual
 
-    monkeypatch.setattr(measure, "expected", more)
+    monkeypatch.setattr(command, "expected", more)
     words = ["--bytes", "1MiB", "--repeats", "1", "--mode", "blocking", "--compression", "none", "--no-half"]
     assert main(["shuffle", *words]) == 1
     assert "NO" in capsys.readouterr().out
@@ -108,7 +108,7 @@ def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 @pytest.mark.whole
 def test_shuffles_until_ctrl_c_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    once = measure._run
+    once = command._run
     calls = iter((once, None))
 
     async def run(*settings: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_shuffles_until_ctrl_c_are_shown(monkeypatch: pytest.MonkeyPatch, capsys
             raise KeyboardInterrupt
         return await run_shuffle(*settings)
 
-    monkeypatch.setattr(measure, "_run", run)
+    monkeypatch.setattr(command, "_run", run)
     words = ["--bytes", "1MiB", "--repeats", "2", "--mode", "blocking", "--compression", "none", "--no-half", "--json"]
     assert main(["shuffle", *words]) == 130
     printed = capsys.readouterr()
@@ -145,7 +145,7 @@ def test_stages_that_store_rows_take_turns_in_few_slots(
             async with open_local_cluster(**settings) as cluster:
                 yield cluster
 
-    monkeypatch.setattr(measure, "open_local_cluster", in_good_time)
+    monkeypatch.setattr(command, "open_local_cluster", in_good_time)
     flags = "--bytes 1KiB --producers 2 --consumers 3 --taskmanagers 1 --slots 1 --repeats 1 --compression none"
     assert main(["shuffle", "--json", "--mode", mode, *flags.split()]) == 0
     assert json.loads(capsys.readouterr().out)["delivered"]

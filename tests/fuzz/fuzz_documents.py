@@ -27,9 +27,8 @@ from netstack.cluster.jobmanager.store import JobStore, StoredJob
 from netstack.cluster.jobmanager.views.cluster_snapshots import check_details
 from netstack.cluster.task.checkpoints import checked_subtask_report
 from netstack.cluster.taskmanager.code import checked_archive
-from netstack.cluster.web.guard import Guard, json_of
+from netstack.cluster.web.guard import Guard, LoginSessions, json_of
 from netstack.cluster.web.recording import read_recording
-from netstack.cluster.web.sessions import LoginSessions
 from netstack.network.connection.authentication import Secret
 from netstack.spark.epoch_folder import EpochFolder
 from netstack.spark.stream_schema import StreamSchema

@@ -12,8 +12,7 @@ import pytest
 
 from netstack.testing.namespaces import Hosts
 from netstack.testing.shaped_line import STREAM_SHARE, Shape
-from netstack_bench.lines.cells import LineCell
-from netstack_bench.lines.measure import real_line
+from netstack_bench.lines.command import LineCell, real_line
 from netstack_bench.spec import RunSpec
 
 pytestmark = [pytest.mark.root, pytest.mark.long, pytest.mark.xdist_group("hosts")]

@@ -15,8 +15,7 @@ from netstack import TrioStream
 from netstack.base.errors import ConnectionLost
 from netstack.base.tls.certificates import make_authority, make_host
 from netstack.base.transport import OneWaiter
-from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport
-from netstack.testing.stream_pairs import clog, connected, listen
+from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport, clog, connected, listen
 from netstack_transports import memory, tls
 from netstack_transports.memory import MemoryStream
 from netstack_transports.shm import unsupported

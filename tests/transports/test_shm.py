@@ -22,7 +22,7 @@ import trio.testing
 
 from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.base.transport import ByteStream, Listener, is_private, transport_for
-from netstack.testing.stream_pairs import clog, connected, is_at_end, pattern_of, receive, send_all
+from netstack.testing.contracts import clog, connected, is_at_end, pattern_of, receive, send_all
 from netstack_transports.shm import MAX_NAME_BYTES, PREFIX, ShmTransport, unsupported
 from netstack_transports.shm.ring import READ, WRITTEN
 from netstack_transports.shm.stream import CAPACITIES, GREETING, MEMORY_BYTES, hand_over

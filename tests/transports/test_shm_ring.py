@@ -9,7 +9,7 @@ from types import TracebackType
 import pytest
 from hypothesis import given, strategies as st
 
-from netstack.testing.stream_pairs import pattern_of
+from netstack.testing.contracts import pattern_of
 from netstack_transports.shm.ring import (
     ENDED,
     HEADER_BYTES,

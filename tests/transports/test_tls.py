@@ -17,7 +17,7 @@ from netstack.base.errors import ConfigError, ConnectionLost
 from netstack.base.tls.certificates import make_authority, make_host
 from netstack.base.transport import ByteStream, transport_for
 from netstack.cli import main as netstack
-from netstack.testing.stream_pairs import receive, send_all
+from netstack.testing.contracts import receive, send_all
 from netstack_transports import memory
 
 pytest.importorskip("cryptography")

@@ -28,8 +28,7 @@ from typing import Any, Final, final
 import trio
 
 from netstack.base.errors import ConfigError, ConnectionLost
-from netstack.base.tls.certificate_names import names_of
-from netstack.base.tls.tls_files import PREFIX, CertificateFolder, Credentials, split_tls
+from netstack.base.tls.tls_files import PREFIX, CertificateFolder, Credentials, names_of, split_tls
 from netstack.base.transport import (
     ByteStream,
     Listener,

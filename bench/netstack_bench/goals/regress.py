@@ -32,7 +32,7 @@ from ..flags import flag, flags, json_flag
 from ..host import host_facts, version
 from ..interval import ENOUGH_REPEATS, JUDGED, Interval
 from ..store import reason, replace_file
-from .measure import failures, figures, measure
+from .command import failures, figures, measure
 from .rows import BUILDS, Row, cpu_rows, installed, measured_once, rows_with
 
 SCHEMA: Final = 1

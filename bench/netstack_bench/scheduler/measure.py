@@ -23,8 +23,7 @@ from netstack.schedule.topology.regions import Regions
 
 from ..experiment import with_facts
 from ..spec import Settings
-from .cluster import Cluster
-from .trials import BATCH, STEPS, STREAMING, Facts, Step, Trial, job_of, scheduler_of
+from .trials import BATCH, STEPS, STREAMING, Cluster, Facts, Step, Trial, job_of, scheduler_of
 
 MOST_PARALLELISM: Final = 32768
 _REPEATS: Final = (5, 50)

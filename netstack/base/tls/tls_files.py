@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import ipaddress
 import logging
 import os
 import ssl
 import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 from urllib.parse import parse_qsl, urlencode
 
 from ..errors import ConfigError
@@ -180,3 +182,26 @@ def split_tls(url: str) -> tuple[str, str, CertificateFolder]:
             " ?folder=PATH; `netstack certificate` makes them"
         )
     return inner_url, query, certificate_folder(os.path.abspath(path), names == "on", _VERSIONS[version])
+
+
+def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """The host names and IP addresses in what `ssl.SSLObject.getpeercert` returned."""
+    kinds = ("DNS", "IP Address")
+    return tuple(str(name) for kind, name in certificate.get("subjectAltName", ()) if kind in kinds)
+
+
+def covers(names: Iterable[str], host: str) -> bool:
+    """Whether a certificate with these names is valid for a dialled host name or IP address."""
+    address = _address(host)
+    if address is not None:
+        return any(_address(name) == address for name in names)
+    wanted = host.rstrip(".").lower()
+    parent = wanted.partition(".")[2]
+    return any(name.lower() in (wanted, f"*.{parent}" if parent else wanted) for name in names)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text.strip())
+    except ValueError:
+        return None

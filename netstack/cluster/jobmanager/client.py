@@ -48,7 +48,7 @@ from ...schedule.graph.stream_graph import StreamGraph
 from ..control.build import build_of
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, JOBMANAGER, ControlLink, Greeting, dial
 from ..control.messages import SLICE_BYTES
-from ..control.questions import Questions
+from ..control.port import Questions
 from ..function_loading import refuse_while_importing
 from ..task.source_sizes import with_source_sizes
 from .shipping import zip_package

@@ -33,14 +33,12 @@ from ...schedule.graph.job_limits import check_counts, check_limits, shortened_n
 from ...schedule.slots.slot_sharing import FixedPlacement
 from ..disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from .datasets import readers_of
-from .job_budget import MAX_REMEMBERED_BYTES, JobBudget, RememberedJobs
 from .job_master.checkpoints import CheckpointOwners
 from .job_master.job_master import JobMaster
 from .job_master.savepoints import adopt_savepoint
-from .job_record import JobRecord, read_job
-from .job_services import JobCoordinator, JobServices
+from .job_record import MAX_REMEMBERED_BYTES, JobBudget, JobRecord, RememberedJobs, read_job
+from .job_services import JobCoordinator, JobManagerParts, JobServices
 from .log import FailureHistory, failure_documents
-from .parts import JobManagerParts
 from .store import StoredJob
 from .views.bounds import fit_job
 from .views.documents import COUNTS, job_document

@@ -1,17 +1,21 @@
-"""What surrounds the master of a job: the JobManager's services, and the job's coordinator if it has one here.
-
-Takes and gives: only interfaces.
-"""
+"""What surrounds the master of a job: the JobManager's services and parts, and the job's coordinator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, final
 
+from ...network.waiting.threads import InThread
+from ...schedule.descriptors.blob_store import MemoryBlobStore
 from ...schedule.instructions import EndJob
 from ...schedule.slots.slots import PhysicalSlot
 from ..control.codec import Message, Plain
-from .datasets import DatasetRecord
+from .config import JobManagerConfig
+from .datasets import DatasetRecord, Datasets
+from .resource_manager.slot_manager import SlotManager
+from .resource_manager.taskmanagers import TaskManagers
+from .store import JobStore
 
 
 class JobCoordinator(Protocol):
@@ -59,3 +63,22 @@ class JobServices(Protocol):
 
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
         """Keeps a dataset of a finished job. Raises `NetstackError` if it cannot be kept and is dropped."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JobManagerParts:
+    """The parts that the others use.
+
+    Attributes:
+        blobs: offloaded data of the running jobs.
+        in_thread: runs blocking calls.
+    """
+
+    config: JobManagerConfig
+    store: JobStore
+    slots: SlotManager
+    taskmanagers: TaskManagers
+    blobs: MemoryBlobStore
+    datasets: Datasets
+    in_thread: InThread

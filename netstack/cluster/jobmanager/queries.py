@@ -19,9 +19,9 @@ from .blobs import Upload
 from .dispatcher import Dispatcher
 from .job_master.stacks import StackQueries
 from .job_record import JobRecord, audit
+from .job_services import JobManagerParts
 from .log import fatal_traceback
 from .pages import page
-from .parts import JobManagerParts
 from .views.bounds import RESULT_CHARACTERS, fit_job, sendable
 from .views.cluster_snapshots import ClusterSnapshots
 from .views.documents import MAX_SUBTASKS, job_document, position_of, summary, taskmanager_entries

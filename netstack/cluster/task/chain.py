@@ -27,10 +27,9 @@ from ...base.errors import ConfigError
 from ...exchange.keygroups import default_max_parallelism
 from ...schedule.descriptors.information import TaskInformation
 from ...schedule.graph.job_graph import ChainedEdge, OperatorKind
-from .commits import AT_THE_END
 from .fused import FusedOperator, Records, Target, check_returned, fused, listed
 from .keyed_state import FIXED, copied, plain_copy
-from .operators import BoundOperator
+from .operators import AT_THE_END, BoundOperator
 from .output import TaskOutput
 from .reports import OperatorStatistics
 

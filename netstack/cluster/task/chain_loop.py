@@ -31,8 +31,8 @@ from .fused import Records, Target, listed
 from .input import TaskInput
 from .latency import TaskLatencies
 from .mailbox import Mailbox
+from .operators import operator_failed
 from .output import TaskOutput
-from .permanent import operator_failed
 
 SLICE_S: Final = 0.002
 """Approximate duration of a slice of records. A slice of arrays has a fixed cost of about 100 us: with 1 ms, on busy

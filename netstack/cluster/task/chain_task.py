@@ -47,7 +47,6 @@ from ..control.codec import Plain
 from .chain import OperatorChain
 from .chain_loop import ChainLoop
 from .checkpoints import TaskCheckpoints, store_final
-from .commits import AT_THE_END
 from .context import OperatorContext
 from .error_place import code_rows, with_operator
 from .gates import TaskGates, keyed_operators, selector_of
@@ -55,7 +54,7 @@ from .input import TaskInput
 from .keyed_state import plain_copy
 from .latency import TaskLatencies, marker_ages_us
 from .mailbox import Mailbox
-from .operators import BoundOperator
+from .operators import AT_THE_END, BoundOperator
 from .output import TaskOutput
 from .queued import QueuedEvents
 from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled, open_operator

@@ -37,9 +37,9 @@ from ...schedule.checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
 from ...schedule.checkpoint.storage import CheckpointStorage
 from ..disk_retries import until_stored
 from .chain import OperatorChain
-from .commits import AT_THE_END
 from .input import TaskInput
 from .mailbox import Mailbox
+from .operators import AT_THE_END
 from .output import TaskOutput
 from .reports import AttemptReports
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from ...base.errors import NetstackError
 from .fused import OPERATORS
-from .operators import BoundOperator
-from .permanent import operator_failed
+from .operators import BoundOperator, operator_failed
 
 
 def with_operator(error: BaseException, operators: Iterable[BoundOperator]) -> BaseException:

@@ -62,19 +62,97 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from ...base.errors import ConfigError, NetstackError
+import trio
+
+from ...base.errors import ConfigError, NetstackError, OperatorFailed, OperatorUnusable, StateMismatch
 from ...schedule.descriptors.information import OperatorInformation
 from ...schedule.graph.job_graph import OperatorKind
-from .commits import Commits
 from .context import OperatorContext
 from .iterable_source import IterableSource
-from .permanent import OF_THE_WORLD, operator_failed
+from .keyed_state import plain_copy
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+AT_THE_END: Final = 0
+"""Stands for a checkpoint id in a job without checkpoints, which commits when none of its tasks can run again."""
+
+
+@final
+class Commits:
+    """The prepared commits of one operator, until their checkpoint is complete; none if it has no `prepare_commit`.
+
+    Checkpoints store them, and a restart commits them again, so `commit` must be idempotent. The commits of an aborted
+    checkpoint are committed with the next one.
+    """
+
+    __slots__ = ("_bound", "_prepared")
+
+    def __init__(self, bound: BoundOperator) -> None:
+        self._bound = bound
+        self._prepared: list[tuple[int, Any]] = []
+
+    async def prepare(self, checkpoint_id: int) -> None:
+        """Calls `prepare_commit` for a checkpoint. Raises as that method does."""
+        if self._bound.has("prepare_commit"):
+            prepared = await self._bound.call("prepare_commit")
+            if prepared is not None:
+                self._prepared.append((checkpoint_id, plain_copy(prepared)))
+
+    def snapshot(self) -> list[Any]:
+        """The prepared commits, to be stored in a checkpoint."""
+        return [prepared for _, prepared in self._prepared]
+
+    async def complete(self, checkpoint_id: int) -> None:
+        """Commits everything that was prepared up to a complete checkpoint. Raises as the operator's `commit`."""
+        due = [prepared for number, prepared in self._prepared if number <= checkpoint_id]
+        if due:
+            await self._bound.call("commit", due)
+            self._prepared = [(number, prepared) for number, prepared in self._prepared if number > checkpoint_id]
+
+    async def restore(self, prepared: list[Any]) -> None:
+        """Commits the prepared commits of a restored checkpoint, which may have been committed before.
+
+        Raises:
+            StateMismatch: the operator has no method `commit`. Others as the operator's `commit`.
+        """
+        if not prepared:
+            return
+        if not self._bound.has("commit"):
+            raise StateMismatch(
+                f"operator {self._bound.name!r} has {len(prepared)} prepared commits in the checkpoint, but no method"
+                " commit; add the method, or start from another checkpoint"
+            )
+        await self._bound.call("commit", prepared)
+
+
+OF_THE_WORLD: Final = (OSError, MemoryError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""Errors of the environment, which do not depend on the arguments of a function."""
+
+
+def operator_failed(operator: str, error: BaseException, *, is_refusal: bool = False) -> OperatorFailed:
+    """Wraps an error of user code.
+
+    netstack's own errors say whether every restart would fail alike (`NetstackError.is_permanent`). Errors of user code
+    are permanent only if they do not depend on data:
+    - a missing module, or a missing attribute of a module;
+    - a method that cannot be called with its documented arguments;
+    - a TypeError or ValueError of a constructor, which does not accept the job's parameters. Code that depends on the
+      environment belongs in `open`;
+    - any error of `restore`, since every attempt gets the same state, except errors of the environment such as OSError.
+
+    Args:
+        operator: name of the operator.
+        error: the exception.
+        is_refusal: whether the code refused the call itself, or arguments that every attempt would pass.
+    """
+    is_missing = isinstance(error, ImportError) or (
+        isinstance(error, AttributeError) and isinstance(error.obj, ModuleType)
+    )
+    return (OperatorUnusable if is_refusal or is_missing else OperatorFailed)(operator, error)
 
 
 class Output(Protocol):

@@ -29,7 +29,7 @@ from ...network.writer import RecordWriter
 from ...schedule.descriptors.information import OutputInformation
 from .fused import Records, Target
 from .mailbox import Mailbox
-from .permanent import operator_failed
+from .operators import operator_failed
 from .queued import QueuedEvents, output_place
 
 STAGED_SHARE: Final = 8

@@ -26,7 +26,7 @@ from ..control.codec import Message
 from ..control.link import CLIENT, ControlLink, dial
 from ..control.messages import SLICE_BYTES, BlobPart
 from ..control.reports import BlobKept, FetchBlob
-from .blob_files import KeptBlob
+from .blob_reader import KeptBlob
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 

@@ -31,7 +31,7 @@ from ...base.units import format_size
 from ...schedule.descriptors.blob_store import BlobError
 from ..control.build import build_of
 from ..function_loading import load
-from .blob_files import KeptBlob
+from .blob_reader import KeptBlob
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 

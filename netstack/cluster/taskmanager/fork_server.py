@@ -35,7 +35,7 @@ import msgpack
 import trio
 
 from ...base.errors import ConfigError, NetstackError
-from .freed_memory import keep_freed_memory
+from .memory import keep_freed_memory
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 

@@ -43,8 +43,8 @@ from ..control.messages import (
     UpdateGate,
 )
 from ..control.reports import JobOpened, JobProgress
-from ..task.commits import AT_THE_END
 from ..task.latency import merged_rows
+from ..task.operators import AT_THE_END
 from ..task.queued import merged_queued
 from ..task.reports import AttemptReports, RunnableTask
 from .blob_reader import BlobReader, Fetch
@@ -54,9 +54,8 @@ from .environments import Environments
 from .memory import TaskMemory
 from .slot_settings import counted_bytes
 from .stacks import stack_row
-from .state_reports import StateReports
 from .task_factory import TaskFactory
-from .tasks import OnMade, TaskAttempt
+from .tasks import OnMade, StateReports, TaskAttempt
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 

@@ -57,9 +57,8 @@ from .environments import Environments
 from .job_in_process import JobInProcess
 from .job_in_slots import JobInSlots
 from .memory import TaskMemory
-from .registration import Registration
 from .samples import sampled_loop
-from .session import ControlSession, SessionJob, tell_statistics
+from .session import ControlSession, Registration, SessionJob, tell_statistics
 from .slot_pool import SlotProcesses
 from .slot_settings import config_of
 from .statistics import job_document, merged, merged_details, merged_documents

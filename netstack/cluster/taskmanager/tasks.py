@@ -31,15 +31,63 @@ from ...schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ...schedule.descriptors.shuffle import ShuffleDescriptors
 from ..control.codec import Attempt, Message, Plain, readable
 from ..control.link import packed
-from ..control.messages import OperatorEvent
-from ..control.reports import CheckpointAcknowledged, CheckpointDeclined, PartitionConsumable, TaskFailed, TaskFinished
+from ..control.messages import OperatorEvent, slices
+from ..control.reports import (
+    CheckpointAcknowledged,
+    CheckpointDeclined,
+    PartitionConsumable,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+)
 from ..failure_report import with_place
 from ..task.error_place import sigint_raises
 from ..task.queued import QueuedEvents
 from ..task.reports import AttemptReports, RunnableTask, TaskStatistics
 from ..tracebacks import describe
 from .stacks import Frame, coroutine_stack
-from .state_reports import StateReports
+
+GATHER_S: Final = 0.05
+"""Minimum interval of batches: each message costs a switch to the link's thread."""
+
+
+@final
+class StateReports:
+    """The unreported states of one job's attempts: one message for each state, at once or at most every `GATHER_S`.
+
+    The states of an attempt are sent in order; `flush` sends the batch before any message that must follow it.
+    """
+
+    def __init__(self, job_id: str, send: Callable[[Message], None]) -> None:
+        self._job_id = job_id
+        self._send = send
+        # Attempts pass through states in this order, so one list for each state preserves it.
+        self._gathered: dict[str, list[Attempt]] = {"initializing": [], "running": [], "waiting": [], "canceled": []}
+        self._more = trio.Event()
+
+    def add(self, state: str, attempt: Attempt) -> None:
+        """Adds a state change of an attempt."""
+        self._gathered[state].append(attempt)
+        self._more.set()
+
+    def flush(self) -> None:
+        """Sends the batch."""
+        for state, attempts in self._gathered.items():
+            if attempts:
+                self._gathered[state] = []
+                for some in slices(attempts):
+                    self._send(TaskStates(self._job_id, state, some))
+
+    async def run(self) -> None:
+        """Sends batches, at least `GATHER_S` apart, until cancelled."""
+        sent_s = -GATHER_S
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            await trio.sleep(max(0.0, sent_s + GATHER_S - trio.current_time()))
+            self.flush()
+            sent_s = trio.current_time()
+
 
 LOGGER: Final = logging.getLogger("operators")
 """Logs errors of user code that fail no task; `netstack run` shows it like the loggers of user code."""

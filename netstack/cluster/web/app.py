@@ -10,20 +10,23 @@ loop's time. A snapshot that fails is logged and leaves a gap in the history; jo
 
 from __future__ import annotations
 
+import gzip
 import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, final
 
 import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from ...base.errors import ConfigError, NetstackError
+from ...base.text.json_text import json_text
 from ...base.text.limited_log import LimitedLog
 from ...base.text.safe_text import safe_error
 from ...base.timing.steady_clock import steady_time
@@ -31,12 +34,75 @@ from ..jobmanager.job_record import JobRecord, audit
 from ..jobmanager.service import JobManager
 from ..jobmanager.views.documents import edges_of, job_document, summary, taskmanagers_document
 from . import flink
-from .answers import EventsResponse, JsonResponse, history_response, page_response
-from .guard import BROKE, json_of
+from .guard import BROKE, LoginSessions, json_of
 from .history import History, snapshot_text
 from .http1 import PART_BYTES
 from .page import page
-from .sessions import LoginSessions
+
+POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self';"
+    " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+MAX_HISTORIES: Final = 2
+"""History responses that are built concurrently; each may be a hundred megabytes of text."""
+
+_histories: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("netstack_histories")
+
+MOST_CHARACTERS: Final = 32 << 20
+"""Maximum length of one response; a job's results may be longer and are cut for the browser."""
+
+
+@final
+class JsonResponse(Response):
+    """A JSON response that tolerates any values from users and peers."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Encodes the content as JSON."""
+        return json_text(content, compact=True, most_characters=MOST_CHARACTERS).encode()
+
+
+@final
+class EventsResponse(StreamingResponse):
+    """Server-sent events; the generator is closed with the response, also when the peer has left."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the events."""
+        async with aclosing(self._events):
+            await super().__call__(scope, receive, send)
+
+
+def page_response(text: str) -> Response:
+    """Returns the page with a policy that forbids loading anything from elsewhere."""
+    return HTMLResponse(text, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+
+
+async def history_response(request: Request, history: History) -> Response:
+    """Returns the whole history; built in a thread, compressed if the client accepts gzip."""
+    kept = history.kept()
+    is_compressed = "gzip" in request.headers.get("accept-encoding", "")
+
+    def encode() -> bytes:
+        text = History.text(kept).encode()
+        return gzip.compress(text, 1) if is_compressed else text
+
+    try:
+        limiter = _histories.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(MAX_HISTORIES)
+        _histories.set(limiter)
+    data = await trio.to_thread.run_sync(encode, limiter=limiter)
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if is_compressed:
+        headers["Content-Encoding"] = "gzip"
+    return Response(data, media_type="application/json", headers=headers)
+
 
 LOGGER: Final = logging.getLogger("netstack.web")
 

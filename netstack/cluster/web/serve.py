@@ -35,11 +35,9 @@ try:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from .answers import page_response
-    from .app import Web
-    from .guard import Guard
+    from .app import Web, page_response
+    from .guard import Guard, LoginSessions
     from .http1 import HttpServer
-    from .sessions import LoginSessions
 except ImportError as error:
     raise ConfigError(_MISSING) from error
 

@@ -29,8 +29,7 @@ from .compression import SCARCE, DiskQuota, PageCompression
 from .files import PartitionFiles, SealedFiles, ShuffleFolder
 from .index import BROADCAST, Extent, RegionEntry, RegionIndex
 from .reading import Disk, ReadScheduler
-from .region import Region
-from .stored_regions import StoredRegions
+from .stored_regions import Region, StoredRegions
 from .view import StoredView
 
 CUT_SHARE: Final = 3 / 8

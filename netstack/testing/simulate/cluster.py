@@ -40,8 +40,7 @@ from ...network.environment import NetworkEnvironment
 from ...schedule.slots.slots import LoadBalanceMode
 from ..ledger import check_environment
 from .client import LONGEST_S, User
-from .clock import JumpingClock
-from .determinism import determined
+from .determinism import JumpingClock, determined
 from .faults import Faults
 from .history import Event
 from .hosts import Host, files_in

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from netstack.schedule.deployer import COSTS, WorkKind, WorkQueue
 from netstack.schedule.execution import ExecutionVersions
 from netstack.schedule.structures import NOTHING, index_array
-from netstack.schedule.work import COSTS, WorkKind, WorkQueue
 
 
 def queue() -> tuple[WorkQueue, ExecutionVersions]:

@@ -28,9 +28,8 @@ from netstack.cluster.jobmanager.job_master.job_master import JobMaster
 from netstack.cluster.task.recovery import RestoredCheckpoint, RestoredTask
 from netstack.testing.simulate import client as user, faults
 from netstack.testing.simulate.campaign import play
-from netstack.testing.simulate.clock import TICK_S, JumpingClock
 from netstack.testing.simulate.cluster import Outcome, simulate
-from netstack.testing.simulate.determinism import determined
+from netstack.testing.simulate.determinism import TICK_S, JumpingClock, determined
 from netstack.testing.simulate.hosts import Host
 from netstack.testing.simulate.network import DELAY_S, SCHEME, THIS_HOST, Network, Process
 from netstack.testing.simulate.operators import Source

@@ -13,7 +13,7 @@ import time
 import trio
 
 from netstack.base.transport import ByteStream, transport_for
-from netstack.testing.stream_pairs import send_all
+from netstack.testing.contracts import send_all
 
 PERIOD = bytes(range(251)) * 2000
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from netstack.base import build
 from netstack.base.errors import NetstackError
-from netstack.cluster.taskmanager.freed_memory import keep_freed_memory
+from netstack.cluster.taskmanager.memory import keep_freed_memory
 
 from ...arrivals import Int64s, warm_ns
 from ...engines import load_engine

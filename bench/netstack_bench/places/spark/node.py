@@ -37,8 +37,7 @@ from netstack.network.connection.authentication import Secret
 from netstack.spark.barrier import BarrierTask
 
 from ...host import cpu_model
-from ..hosts.cluster import open_mesh
-from ..hosts.coordinator import measure_mesh
+from ..hosts.coordinator import measure_mesh, open_mesh
 from ..hosts.result import document_of, host_latencies
 from ..hosts.spec import MeshSpec
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import trio
 
@@ -30,7 +30,7 @@ from ....schedule.checkpoint.finals import NO_CHECKPOINT, FinalStates
 from ....schedule.checkpoint.instructions import Abort, Complete, FailJob, Instruction, StoreFinal, Subtask, Trigger
 from ....schedule.checkpoint.snapshot import TaskFile
 from ....schedule.checkpoint.storage import CheckpointStorage
-from .in_progress import SHOWN, SLOW_S, CheckpointInProgress
+from .tasks import SHOWN, SLOW_S, CheckpointInProgress, TaskCommands
 
 
 @final
@@ -107,39 +107,6 @@ class CheckpointReport:
     subtasks: tuple[Mapping[str, Any], ...]
 
 
-class CheckpointCommands(Protocol):
-    """Commands from `JobCheckpoints` to the job."""
-
-    def trigger_checkpoint(
-        self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool
-    ) -> None:
-        """Starts a checkpoint at subtasks."""
-
-    def abort_checkpoint(self, checkpoint_id: int, subtasks: Iterable[Subtask]) -> None:
-        """Notifies subtasks that the checkpoint is aborted."""
-
-    def final_of(self, subtask: Subtask) -> TaskFile | None:
-        """Returns the final state of an ended subtask; None if it has none."""
-
-    def checkpoint_stored(self, checkpoint_id: int, *, job_goes_on: bool) -> None:
-        """Handles a completed checkpoint: tasks commit, unless it is a savepoint after which the job continues."""
-
-    def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
-        """Handles an aborted checkpoint; not a failure if a user or another failure caused the abort."""
-
-    def data_ahead(self, checkpoint_id: int, subtasks: Collection[Subtask]) -> int:
-        """Returns the bytes in front of the barriers of a checkpoint in the queues towards subtasks."""
-
-    def checkpoint_is_slow(self, checkpoint: CheckpointInProgress) -> None:
-        """Logs that a checkpoint has been in progress for long."""
-
-    def final_waits(self, subtask: Subtask, reason: str) -> None:
-        """Handles a finished task whose final state cannot be stored yet."""
-
-    def fail(self, reason: str) -> None:
-        """Fails the job, because too many checkpoints have failed."""
-
-
 @final
 class CheckpointRequest:
     """A pending request for a checkpoint.
@@ -184,7 +151,7 @@ class JobCheckpoints:
         coordinator: CheckpointCoordinator,
         storage: CheckpointStorage,
         finals: FinalStates,
-        commands: CheckpointCommands,
+        commands: TaskCommands,
         nursery: trio.Nursery,
         in_thread: InThread,
         history: list[CheckpointReport],

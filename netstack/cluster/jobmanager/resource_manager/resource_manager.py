@@ -16,7 +16,7 @@ from ...control.messages import CloseJob, OpenJob
 from ...control.reports import JobRefused
 from ..dispatcher import Dispatcher
 from ..job_master.job_master import JobMaster
-from ..parts import JobManagerParts
+from ..job_services import JobManagerParts
 from .taskmanagers import ConnectedTaskManager
 
 BARRED_S: Final = 10.0

@@ -17,7 +17,7 @@ import trio
 from ....base.errors import ConfigError, ErrorCode, RemoteProtocolError, RequestRefused
 from ....base.text.bounded_msgpack import memory_bytes
 from ....base.text.safe_text import safe_repr, safe_text
-from ....base.tls.certificate_names import covers
+from ....base.tls.tls_files import covers
 from ....base.transport import told_address, url_parts
 from ....schedule.descriptors.shuffle import TaskManagerLocation
 from ...control.codec import Message

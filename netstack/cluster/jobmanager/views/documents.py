@@ -16,9 +16,9 @@ from ....schedule.topology.execution_graph import ExecutionGraph
 from ..job_master.checkpoints import CheckpointReport
 from ..job_master.job_master import JobMaster
 from ..job_record import JobRecord
+from ..job_services import JobManagerParts
 from ..log import blocked_text, failure_documents, place_of
 from ..pages import Entries
-from ..parts import JobManagerParts
 from ..progress import summed_progress
 from ..resource_manager.taskmanagers import ConnectedTaskManager
 from .bounds import fair_part, shortened_vertices

@@ -22,8 +22,7 @@ from netstack_bench.arrow_input import (
 from netstack_bench.inputs import table_rows
 from netstack_bench.places.conversation import OnProgress, RunState
 from netstack_bench.places.hosts import invokables
-from netstack_bench.places.hosts.cluster import open_mesh
-from netstack_bench.places.hosts.coordinator import MeshDeadlines, measure_mesh
+from netstack_bench.places.hosts.coordinator import MeshDeadlines, measure_mesh, open_mesh
 from netstack_bench.places.hosts.result import document_of
 from netstack_bench.places.hosts.spec import MeshSpec
 from netstack_bench.places.local.processes import MeasurementFailed

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from netstack.base.tls.certificate_names import covers, names_of
 from netstack.base.tls.certificates import make_host
+from netstack.base.tls.tls_files import covers, names_of
 
 NAMES = ["node-1.lab", "*.pool.lab", "10.0.0.1", "fe80::1"]
 HOSTS = [

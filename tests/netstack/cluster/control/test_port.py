@@ -18,8 +18,7 @@ from netstack.cluster.control.codec import Plain
 from netstack.cluster.control.frames import unpack
 from netstack.cluster.control.link import CLIENT, QUESTION_CONTAINERS, ControlLink, Greeting, dial
 from netstack.cluster.control.messages import Ask
-from netstack.cluster.control.port import Answers, ControlPort, answer_questions
-from netstack.cluster.control.questions import Questions
+from netstack.cluster.control.port import Answers, ControlPort, Questions, answer_questions
 from netstack.network.connection.admission import Admission
 from netstack.network.connection.fair_share import FREE_SHARE, measure_with
 

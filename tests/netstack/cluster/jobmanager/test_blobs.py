@@ -15,8 +15,7 @@ from netstack.cluster.control.messages import SLICE_BYTES
 from netstack.cluster.control.reports import BlobKept, FetchBlob
 from netstack.cluster.jobmanager.blobs import BlobServer
 from netstack.cluster.jobmanager.store import JobStore
-from netstack.cluster.taskmanager.blob_files import KeptBlob
-from netstack.cluster.taskmanager.blob_reader import BlobReader
+from netstack.cluster.taskmanager.blob_reader import BlobReader, KeptBlob
 from netstack.cluster.taskmanager.blobs import BlobFetcher, BlobPlaces
 from netstack.network.waiting.threads import in_thread
 from netstack.schedule.descriptors.blob_store import BlobKind, MemoryBlobStore

@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from jobmanager.scripted_taskmanager import at_once, jobmanager
 
 from netstack.base.errors import ConfigError, RequestRefused
-from netstack.cluster.jobmanager import dispatcher, job_budget
+from netstack.cluster.jobmanager import dispatcher, job_record
 from netstack.cluster.jobmanager.client import JobClient, open_job_client
 from netstack.cluster.jobmanager.config import JobManagerConfig
-from netstack.cluster.jobmanager.job_budget import RememberedJobs
 from netstack.cluster.jobmanager.job_master import checkpoints
 from netstack.cluster.jobmanager.job_master.checkpoints import JobCheckpoints
+from netstack.cluster.jobmanager.job_record import RememberedJobs
 from netstack.cluster.jobmanager.service import open_jobmanager
 from netstack.schedule.checkpoint.coordinator import CheckpointCoordinator
 from netstack.schedule.checkpoint.instructions import CheckpointSettings, JobTask
@@ -67,7 +67,7 @@ async def test_a_job_of_many_edges_is_refused_before_anything_is_made_of_it(monk
 
 async def test_large_jobs_that_have_ended_are_forgotten_before_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """256 ended jobs of 25 MB each took 6 GB."""
-    monkeypatch.setattr(job_budget, "MAX_REMEMBERED_BYTES", 3 * LARGE_BYTES)
+    monkeypatch.setattr(job_record, "MAX_REMEMBERED_BYTES", 3 * LARGE_BYTES)
     async with jobmanager() as manager, open_job_client(manager.address) as user:
         small = await _ended(user, definition("small"))
         large = [await _ended(user, definition("large", is_large=True)) for _ in range(10)]
@@ -95,7 +95,7 @@ async def _ended(user: JobClient, job: dict[str, Any]) -> str:
 @given(st.lists(st.integers(0, 12), max_size=12), st.integers(1, 6))
 def test_of_ended_jobs_the_newest_is_kept_and_the_others_fit(sizes: list[int], most_jobs: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(job_budget, "MAX_REMEMBERED_BYTES", 20)
+        monkeypatch.setattr(job_record, "MAX_REMEMBERED_BYTES", 20)
         remembered = RememberedJobs()
         there: dict[str, int] = {}
         for number, size in enumerate(sizes):

@@ -17,7 +17,7 @@ from jobmanager.scripted_taskmanager import client, document, jobmanager, taskma
 from served_pages import pipeline
 
 from netstack.base.errors import ConfigError
-from netstack.cluster.jobmanager import folder_lock, standby
+from netstack.cluster.jobmanager import folder_lock, service
 from netstack.cluster.jobmanager.folder_lock import sign_of_life
 from netstack.cluster.jobmanager.store import open_job_store
 from netstack.network.waiting.threads import in_thread
@@ -31,7 +31,7 @@ def network_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda file, operation: None)
     monkeypatch.setattr(folder_lock, "RENEW_S", 0.6)
     monkeypatch.setattr(folder_lock, "_LOOK_S", 0.02)
-    monkeypatch.setattr(standby, "RENEW_S", 0.05)
+    monkeypatch.setattr(service, "RENEW_S", 0.05)
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def test_a_standby_takes_the_folder_of_a_holder_that_is_silent(tmp_path: Path) -
         open_job_store(tmp_path, steal=True) as next_one,
     ):
         assert next_one.is_stolen
-        with pytest.raises(standby.JobStoreFenced):
+        with pytest.raises(service.JobStoreFenced):
             store.check()
 
 

@@ -8,9 +8,9 @@ from hypothesis import given, strategies as st
 from jobmanager.scripted_taskmanager import jobmanager
 
 from netstack.base.errors import ConfigError, RequestRefused
-from netstack.cluster.jobmanager import job_budget
+from netstack.cluster.jobmanager import job_record
 from netstack.cluster.jobmanager.client import open_job_client
-from netstack.cluster.jobmanager.job_budget import JobBudget, JobSize
+from netstack.cluster.jobmanager.job_record import JobBudget, JobSize
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -31,8 +31,8 @@ def test_no_more_is_admitted_than_fits_and_what_has_left_counts_no_more(
 ) -> None:
     """Law: over jobs that come and leave in any order, some of them twice or unknown."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(job_budget, "MAX_SUBTASKS_OF_ALL", 20)
-        monkeypatch.setattr(job_budget, "MAX_DEFINITIONS_BYTES", 25)
+        monkeypatch.setattr(job_record, "MAX_SUBTASKS_OF_ALL", 20)
+        monkeypatch.setattr(job_record, "MAX_DEFINITIONS_BYTES", 25)
         budget = JobBudget(5)
         there = {f"old {number}": JobSize(9, 9) for number in range(recovered)}
         for job_id, size in there.items():

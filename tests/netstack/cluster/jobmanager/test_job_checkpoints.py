@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from netstack.base.errors import CheckpointError
 from netstack.cluster.jobmanager.job_master.checkpoints import JobCheckpoints
-from netstack.cluster.jobmanager.job_master.in_progress import CheckpointInProgress
+from netstack.cluster.jobmanager.job_master.tasks import CheckpointInProgress
 from netstack.schedule.checkpoint.coordinator import CheckpointCoordinator
 from netstack.schedule.checkpoint.finals import NO_CHECKPOINT
 from netstack.schedule.checkpoint.instructions import CheckpointSettings, JobTask

@@ -21,8 +21,8 @@ from netstack.cluster.jobmanager.client import open_job_client, owner_key
 from netstack.cluster.jobmanager.config import JobManagerConfig
 from netstack.cluster.jobmanager.datasets import DatasetRecord
 from netstack.cluster.jobmanager.stored_files import FORMAT, write_document
+from netstack.cluster.web.guard import MAX_SESSIONS, LoginSessions
 from netstack.cluster.web.serve import open_web
-from netstack.cluster.web.sessions import MAX_SESSIONS, LoginSessions
 from netstack.network.connection.authentication import Secret, prove_dialler
 
 CLUSTER, CLIENTS = Secret.generate(), Secret.generate()

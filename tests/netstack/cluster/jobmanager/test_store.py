@@ -15,8 +15,7 @@ from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError
 from netstack.cluster.jobmanager.config import JobManagerConfig
-from netstack.cluster.jobmanager.service import open_jobmanager
-from netstack.cluster.jobmanager.standby import LEASE_S, keep_folder, wait_for_folder
+from netstack.cluster.jobmanager.service import LEASE_S, keep_folder, open_jobmanager, wait_for_folder
 from netstack.cluster.jobmanager.store import JobStore, JobStoreFenced, StoredJob, open_job_store
 from netstack.cluster.jobmanager.stored_files import JobStoreError, encoded
 

@@ -13,7 +13,7 @@ from task.tasks import run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.base.errors import CheckpointError, ConfigError
-from netstack.cluster.task.commits import Commits
+from netstack.cluster.task.operators import Commits
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 

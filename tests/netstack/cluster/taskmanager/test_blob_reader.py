@@ -13,8 +13,7 @@ import trio
 from netstack.base.errors import ConfigError
 from netstack.cluster.control.messages import SLICE_BYTES
 from netstack.cluster.control.reports import FetchBlob
-from netstack.cluster.taskmanager.blob_files import KeptBlob
-from netstack.cluster.taskmanager.blob_reader import BlobReader
+from netstack.cluster.taskmanager.blob_reader import BlobReader, KeptBlob
 from netstack.schedule.descriptors.blob_store import BlobError
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation, compress

@@ -18,7 +18,7 @@ from netstack.cluster.control.codec import Message
 from netstack.cluster.control.link import MessageLink
 from netstack.cluster.control.messages import SLICE_BYTES, BlobPart, blob_parts
 from netstack.cluster.control.reports import BlobKept, FetchBlob
-from netstack.cluster.taskmanager.blob_files import KeptBlob
+from netstack.cluster.taskmanager.blob_reader import KeptBlob
 from netstack.cluster.taskmanager.blobs import BlobFetcher, BlobPlaces
 from netstack.schedule.descriptors.blob_store import BlobError, BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey

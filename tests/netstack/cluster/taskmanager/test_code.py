@@ -22,7 +22,7 @@ import pytest
 from netstack.base.errors import ConfigError
 from netstack.cluster.control.build import build_of
 from netstack.cluster.taskmanager import code
-from netstack.cluster.taskmanager.blob_files import KeptBlob
+from netstack.cluster.taskmanager.blob_reader import KeptBlob
 from netstack.cluster.taskmanager.code import AllowList, ShippedCode, check_builds, checked_archive, root_package
 from netstack.schedule.descriptors.blob_store import BlobError
 from netstack.schedule.descriptors.descriptors import BlobKey

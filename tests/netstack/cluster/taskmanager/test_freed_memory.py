@@ -11,7 +11,7 @@ import pytest
 # Counts the page faults while blocks of records at the end of the heap are made and dropped, again and again.
 FAULTS = """
 import resource
-from netstack.cluster.taskmanager.freed_memory import keep_freed_memory
+from netstack.cluster.taskmanager.memory import keep_freed_memory
 print(keep_freed_memory())
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 [bytes(1024) for _ in range(2048)]

@@ -21,7 +21,7 @@ from netstack.cluster.taskmanager.neighbours import Neighbours
 from netstack.cluster.taskmanager.runner import open_taskmanager
 from netstack.network.connection.authentication import Secret
 from netstack.network.connection.handshake import Handshake
-from netstack.testing.stream_pairs import receive, send_all
+from netstack.testing.contracts import receive, send_all
 from netstack_transports import shm
 from netstack_transports._sockets import SocketStream
 from netstack_transports.shm import unsupported

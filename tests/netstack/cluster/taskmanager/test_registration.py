@@ -41,7 +41,7 @@ from netstack.cluster.control.reports import (
     TaskFailed,
     TaskFinished,
 )
-from netstack.cluster.taskmanager import registration
+from netstack.cluster.taskmanager import session
 from netstack.cluster.taskmanager.config import TaskManagerConfig
 from netstack.cluster.taskmanager.service import TaskManager
 from netstack.schedule.descriptors.blob_store import BlobKind, MemoryBlobStore
@@ -415,11 +415,11 @@ async def test_a_slot_whose_port_was_taken_is_registered_with_its_new_one(
         greetings.append(facts)
         raise ConnectionLost("that is all")
 
-    monkeypatch.setattr(registration, "dial", dial)
+    monkeypatch.setattr(session, "dial", dial)
     processes: Any = Processes()
     serve: Any = None
     with trio.move_on_after(1.05):
-        await registration.Registration(TaskManagerConfig(), lambda: {**facts}, serve, processes).run("tcp://jm:1")
+        await session.Registration(TaskManagerConfig(), lambda: {**facts}, serve, processes).run("tcp://jm:1")
     assert greetings == [{"slot_addresses": ["tcp://127.0.0.1:36157"]}]
 
 

@@ -17,8 +17,7 @@ from served_pages import running
 
 from netstack.cluster.web import app
 from netstack.cluster.web.app import MAX_STREAMS, Web
-from netstack.cluster.web.guard import MAX_BODY_BYTES
-from netstack.cluster.web.sessions import LoginSessions
+from netstack.cluster.web.guard import MAX_BODY_BYTES, LoginSessions
 
 
 async def request(

@@ -17,8 +17,8 @@ from served_pages import running
 from netstack.base.errors import ConfigError
 from netstack.base.tls import certificates
 from netstack.cli import main
+from netstack.cluster.web.guard import COOKIE, MAX_SESSIONS, SESSION_S, LoginSessions
 from netstack.cluster.web.serve import open_web
-from netstack.cluster.web.sessions import COOKIE, MAX_SESSIONS, SESSION_S, LoginSessions
 from netstack.network.connection.authentication import Secret
 
 SECRET = Secret.generate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netstack.exchange.buffer.pools import NetworkBufferPool
-from netstack.network.metrics.memory_watch import MemoryWatch
+from netstack.network.gate_opening import MemoryWatch
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
