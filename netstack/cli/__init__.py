@@ -21,7 +21,7 @@ import click
 
 from ..base import build
 from ..base.errors import ConfigError, NetstackError
-from ..base.text.safe_text import escape_unencodable
+from ..base.text.safe_text import escape_unencodable, printable_lines
 from ..base.version import __version__
 from .json_document import drop_output, print_document
 from .stopping import StoppedBySignal, exit_code, signals_are_ctrl_c, stop_code, stopped_by, unwrapped_interrupt
@@ -142,6 +142,6 @@ def _failed(text: str, code: int, as_json: bool, traceback: str = "") -> int:
     except OSError:  # standard output cannot be written, which may be what failed
         drop_output()
     if traceback:
-        click.echo(traceback, err=True)
-    click.echo(f"netstack: {text}", err=True)
+        click.echo(printable_lines(traceback), err=True)
+    click.echo(printable_lines(f"netstack: {text}"), err=True)
     return code

@@ -6,11 +6,12 @@ Takes: documents of a JobManager. Gives: text, or one JSON document.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, final
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -61,14 +62,14 @@ def jobs_table(jobs: Iterable[Document]) -> Table:
         table.add_column(name, justify="right" if name in ("restarts", "checkpoints") else "left", no_wrap=name != "")
     for job in reversed([*jobs]):
         table.add_row(
-            job["job_id"],
-            job["name"],
+            Text(job["job_id"]),
+            Text(job["name"]),
             state_text(job["state"]),
             states_text(job["tasks"]),
             str(job["restarts"]),
             str(job["checkpoints_completed"]),
             _ago(job["age_s"]),
-            f"waits for {counted(job['missing_slots'], 'slot')}" if job["missing_slots"] else job["reason"],
+            Text(f"waits for {counted(job['missing_slots'], 'slot')}" if job["missing_slots"] else job["reason"]),
         )
     return table
 
@@ -219,9 +220,9 @@ def vertices_table(
         if rates is not None:
             in_rate, out_rate = rates.get(vertex["name"], (0.0, 0.0))
             numbers = [numbers[0], format_count(round(in_rate)), numbers[1], format_count(round(out_rate))]
-        row: list[str | Text] = [vertex["name"], _subtasks_text(vertex), *numbers]
+        row: list[str | Text] = [Text(vertex["name"]), _subtasks_text(vertex), *numbers]
         if places:
-            row.append(_places(vertex["subtasks"]))
+            row.append(Text(_places(vertex["subtasks"])))
         table.add_row(*row)
     return table
 
@@ -237,12 +238,28 @@ def states_text(states: Mapping[str, int]) -> Text:
 
 
 def print_all(lines: Iterable[RenderableType]) -> None:
-    """Prints lines on standard output; a pipe gets lines of up to 200 characters without wrapping."""
-    console = Console(highlight=False)
+    """Prints lines on standard output; a pipe gets lines of up to 200 characters without wrapping.
+
+    Names and reasons are other users' texts: they are printed as they are, without rich's markup, and without
+    characters that a terminal would obey.
+    """
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+        console = Console(highlight=False, markup=False, emoji=False, width=200)
     for line in lines:
-        console.print(line)
+        console.print(_Printable(line))
+
+
+@final
+class _Printable:
+    """What rich draws, with its unprintable characters escaped."""
+
+    def __init__(self, drawn: RenderableType) -> None:
+        self._drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._drawn, options):
+            yield Segment(text if control else printable_lines(text), style, control)
 
 
 def _subtasks_text(vertex: Document) -> Text:

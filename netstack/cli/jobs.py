@@ -14,6 +14,7 @@ from typing import Final
 import click
 import trio
 from rich.table import Table
+from rich.text import Text
 
 from ..base.errors import ConfigError, NetstackError
 from ..base.text.safe_text import printable_lines, safe_text
@@ -67,7 +68,7 @@ def cancel(job_id: str, jobmanager: str, secret_file: Path | None, as_json: bool
     if as_json:
         print_document({"job_id": job_id, "state": state})
     else:
-        click.echo(state)
+        click.echo(printable_lines(state))
     return 0 if state == "canceled" else 1
 
 
@@ -91,7 +92,7 @@ def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None
     if as_json:
         print_document(document)
     else:
-        click.echo(document["path"])
+        click.echo(printable_lines(str(document["path"])))
     return 0
 
 
@@ -166,14 +167,14 @@ def submit(
 
     job_id, not_restored = call(jobmanager, secret_file, request)
     if not_restored:
-        click.echo(not_restored_line(not_restored), err=True)
+        click.echo(printable_lines(not_restored_line(not_restored)), err=True)
     if not wait:
         if as_json:
             print_document({"job_id": job_id})
         else:
-            click.echo(job_id)
+            click.echo(printable_lines(job_id))
         return 0
-    click.echo(f"job {job_id}", err=True)
+    click.echo(printable_lines(f"job {job_id}"), err=True)
     waiting = partial(
         wait_for_job,
         job_id,
@@ -182,7 +183,8 @@ def submit(
         name="netstack",
         patience_s=patience_s,
         on_lost=lambda error: click.echo(
-            f"lost the JobManager ({error}); waiting up to {patience_s:g} s for it to return", err=True
+            printable_lines(f"lost the JobManager ({error}); waiting up to {patience_s:g} s for it to return"),
+            err=True,
         ),
         on_found=lambda: click.echo("connected to a JobManager again", err=True),
     )
@@ -244,11 +246,12 @@ def datasets(release: tuple[str, ...], jobmanager: str, secret_file: Path | None
     if as_json:
         print_document(document)
     else:
-        print_all([_table(document["datasets"])])
+        print_all([datasets_table(document["datasets"])])
     return 0
 
 
-def _table(datasets: Iterable[Document]) -> Table:
+def datasets_table(datasets: Iterable[Document]) -> Table:
+    """A table of datasets."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("dataset", "bytes", "partitions", "job", "age", ""):
         table.add_column(name, justify="right" if name in ("bytes", "partitions") else "left")
@@ -260,7 +263,7 @@ def _table(datasets: Iterable[Document]) -> Table:
             str(each["partitions"]),
             f"{each['job_name']} {each['job_id']}",
             format_duration(float(round(each["age_s"]))),
-            f"[red]{missing} of its TaskManagers missing[/]" if missing else "",
+            Text(f"{missing} of its TaskManagers missing", "red") if missing else "",
         )
     return table
 

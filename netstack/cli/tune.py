@@ -15,6 +15,7 @@ import trio
 
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError, RequestRefused
+from ..base.text.safe_text import printable_lines
 from ..base.units import format_count, format_duration
 from ..cluster.jobmanager.client import Document, JobClient
 from ..cluster.jobmanager.views.tuning import Proposal, changed, measured, proposals
@@ -51,7 +52,7 @@ def tune(job_id: str, seconds: float, apply: bool, jobmanager: str, secret_file:
         print_document(document)
     else:
         for line in tune_lines(document):
-            click.echo(line)
+            click.echo(printable_lines(line))
     return 0
 
 

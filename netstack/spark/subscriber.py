@@ -31,6 +31,7 @@ import trio
 from ..base.config import NetworkConfig
 from ..base.errors import ConfigError, RequestRefused
 from ..base.ids import ChannelDescriptor
+from ..base.text.limited_log import LimitedLog
 from ..base.text.safe_text import safe_repr
 from ..base.timing.wakeup import Signal
 from ..base.transport import Listener, is_private, transport_for
@@ -79,6 +80,7 @@ class SubscriberPort:
         self._folder = folder
         self._network = network
         self._max_epochs = max_epochs
+        self._log = LimitedLog(LOGGER, trio.current_time)
         self._disk = trio.CapacityLimiter(1)
         self._staging = trio.CapacityLimiter(MAX_STAGING)
         self._under_way: dict[trio.CancelScope, Attempt] = {}
@@ -106,7 +108,7 @@ class SubscriberPort:
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
         if greeting.role != CLIENT:
             raise RequestRefused("this is a Subscriber, which accepts writers only: correct the address")
-        await answer_questions(link, self._answers, LOGGER, who="a Subscriber", max_asks=MAX_STAGING)
+        await answer_questions(link, self._answers, self._log, who="a Subscriber", max_asks=MAX_STAGING)
 
     def _of_this_stream(self, answer: Callable[[Plain], Awaitable[Plain]]) -> Callable[[Plain], Awaitable[Plain]]:
         async def checked(document: Plain) -> Plain:

@@ -173,9 +173,7 @@ class ControlPort:
         await link.refuse(str(refusal))
 
 
-async def answer_questions(
-    link: ControlLink, answers: Answers, logger: logging.Logger, *, who: str, max_asks: int
-) -> None:
+async def answer_questions(link: ControlLink, answers: Answers, log: LimitedLog, *, who: str, max_asks: int) -> None:
     """Answers a client's questions concurrently until it disconnects; open questions are then dropped.
 
     An invalid question is refused with a message, and the connection continues.
@@ -183,7 +181,7 @@ async def answer_questions(
     Args:
         link: to the client; the caller runs it.
         answers: the handlers, by the question's name.
-        logger: logs our own bugs.
+        log: logs our own bugs; all links of a service share it, since a client may connect without end.
         who: names the service in messages: `this JobManager`.
         max_asks: the most concurrent questions; further ones stay unread.
 
@@ -209,7 +207,8 @@ async def answer_questions(
             if not isinstance(root, Exception):
                 raise
             if not isinstance(root, NetstackError):
-                logger.exception("answering the question %s of %s failed", safe_repr(ask.what), safe_text(link.peer))
+                what = f"answering the question {safe_repr(ask.what)} of {safe_text(link.peer)} failed"
+                log.log(logging.ERROR, "answer", what, error=root)
             message = AskRefused(ask.token, str(root) if isinstance(root, NetstackError) else cause_text(root))
         finally:
             room.release()

@@ -137,6 +137,7 @@ class JobManager:
         self.stacks = StackQueries(self.taskmanagers)
         self._uploads = Uploads(store, in_thread, self.dispatcher.packages)
         self._log = LimitedLog(LOGGER, trio.current_time)
+        self._registrations = LimitedLog(LOGGER, trio.current_time, per_second=10.0, burst=2000)
         self.server_failures = {"page": 0, "metrics": 0}
         self._session = secrets.token_hex(8)
         self._port = ControlPort(
@@ -237,7 +238,7 @@ class JobManager:
                     is_bound=is_bound,
                 )
                 await answer_questions(
-                    link, queries.answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks
+                    link, queries.answers, self._log, who="this JobManager", max_asks=self.config.max_asks
                 )
             finally:
                 upload.give_way()
@@ -336,12 +337,9 @@ class JobManager:
         name = taskmanager.location.name
         self.slots.register(name, taskmanager.slots)
         self.datasets.registered(taskmanager)
-        LOGGER.info(
-            "TaskManager %s registered, at %s with %s",
-            name,
-            taskmanager.location.address,
-            counted(taskmanager.slots, "slot"),
-        )
+        slot_count = counted(taskmanager.slots, "slot")
+        text = f"TaskManager {name} registered, at {taskmanager.location.address} with {slot_count}"
+        self._registrations.log(logging.INFO, "registered", text)
         return taskmanager
 
     async def _serve_taskmanager(self, found: ConnectedTaskManager) -> None:
@@ -368,7 +366,7 @@ class JobManager:
             self.blob_server.lost(name)
             self.datasets.lost(found.location)
             self._resources.lost(found)
-            LOGGER.info("TaskManager %s lost: %s", name, reason)
+            self._registrations.log(logging.INFO, "lost", f"TaskManager {name} lost: {reason}")
             for master in [*self.dispatcher.running.values()]:
                 master.lost(name, reason)
             self._resources.offer()

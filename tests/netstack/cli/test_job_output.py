@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from netstack.cli.job_output import job_lines, jobs_table, news_lines, print_results
+from netstack.cli.job_output import job_lines, jobs_table, news_lines, print_all, print_results
+from netstack.cli.jobs import datasets_table
 from netstack.cli.json_document import print_document
 from netstack.cli.run import RunView
 
@@ -114,6 +115,33 @@ def test_a_job_that_waits_and_one_that_failed_say_why() -> None:
     assert "failed" in newest
     assert newest.rstrip().endswith("ValueError: no")
     assert oldest.rstrip().endswith("waits for 1 slot")
+
+
+ODD = ["[/x]", "[link=http://evil.example]words[/link]", ":skull:", "\x1b[31mred", "\u202ereversed", "\x07bell"]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_names_of_others_are_shown_as_they_are_and_control_nothing(
+    odd: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job with the name `[/x]` made `netstack jobs` fail for everybody: rich read it as markup."""
+    vertex = {**job()["vertices"][0], "name": odd}
+    last = {"checkpoint_id": 7, "path": f"/jobs/{odd}/chk-00000007"}
+    dataset = {"dataset_id": odd, "bytes": 1, "partitions": 1, "job_name": odd, "job_id": "3f", "age_s": 1.0}
+    expected = odd.replace("\x1b", r"\u001b").replace("\u202e", r"\u202e").replace("\x07", "")
+    texts = []
+    for lines in (
+        [jobs_table([job(name=odd, reason=odd)])],
+        job_lines(job(name=odd, reason=odd, vertices=[vertex], last_checkpoint=last)),
+        [datasets_table([{**dataset, "missing": ["tm"]}])],
+    ):
+        print_all(lines)
+        texts.append(capsys.readouterr().out)
+    assert [text.count(expected) for text in texts] == [2, 5, 2]
+    assert all(each.isprintable() or each == "\n" for each in "".join(texts))
+    assert "TaskManagers missing" in texts[2]
+    view = RunView(odd, Console(file=io.StringIO()))
+    assert odd[-4:] in shown(view.rendered(job(name=odd, vertices=[vertex]), 1.0))
 
 
 def test_whoever_waits_reads_each_failure_and_each_wait_once() -> None:

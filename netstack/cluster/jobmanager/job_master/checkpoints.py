@@ -24,6 +24,7 @@ import trio
 
 from ....base.errors import CheckpointError, ConfigError, LocalProtocolError
 from ....base.events import encode_event
+from ....base.text.safe_text import safe_repr
 from ....network.waiting.threads import InThread
 from ....schedule.checkpoint.coordinator import CheckpointCoordinator
 from ....schedule.checkpoint.finals import NO_CHECKPOINT, FinalStates
@@ -54,7 +55,7 @@ class CheckpointOwners:
 
     async def claim(self, folder: str, job_id: str, name: str) -> None:
         """Assigns the folder to a job until `leave`. Idempotent. Raises ConfigError if another job owns the folder."""
-        real = await self._in_thread(partial(os.path.realpath, folder))
+        real = await self._in_thread(partial(_real_path, folder))
         owner, owner_name = self._owners.setdefault(real, (job_id, name))
         if owner != job_id:
             raise ConfigError(
@@ -67,13 +68,20 @@ class CheckpointOwners:
         self._owners = {folder: owner for folder, owner in self._owners.items() if owner[0] != job_id}
 
     def _check_place(self, folder: str) -> None:
-        real = os.path.realpath(folder)
+        real = _real_path(folder)
         roots = [os.path.realpath(root) for root in self._roots]
         if roots and not any(os.path.commonpath((root, real)) == root for root in roots):
             raise ConfigError(
                 f"{folder} is not below {', '.join(self._roots)}, where this JobManager allows checkpoints and"
                 " savepoints: name a folder there, or start the JobManager with another --checkpoint-root"
             )
+
+
+def _real_path(folder: str) -> str:
+    try:
+        return os.path.realpath(folder)
+    except ValueError as error:  # it contains a NUL
+        raise ConfigError(f"{safe_repr(folder)} is no path: {error}") from error
 
 
 MAX_WAITING: Final = 16

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+from jobmanager.scripted_taskmanager import jobmanager
 from trio.testing import MockClock
 
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, RemoteProtocolError, RequestRefused
+from netstack.cluster.control.link import TASKMANAGER, dial
 from netstack.cluster.control.messages import AskDetails, OperatorEvent
 from netstack.cluster.jobmanager.config import JobManagerConfig
 from netstack.cluster.jobmanager.job_record import JobRecord
@@ -205,3 +208,23 @@ async def test_a_mistake_in_handling_a_taskmanager_ends_its_connection_only(
         assert manager.taskmanagers.get(other.location.name) is other
         await other.link.ping()
     assert f"{received.location.name} failed because" in caplog.text
+
+
+async def test_taskmanagers_that_come_and_go_without_end_are_few_lines(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    facts = {"slots": 1, "data": "memory://left", "hostname": "x", "pid": 1}
+    caplog.set_level(logging.INFO)
+    async with jobmanager() as manager:
+        names = set()
+        for _ in range(2500):
+            link, _ = await dial(manager.address, role=TASKMANAGER, name="x", facts=facts)
+            (name,) = (each.location.name for each in manager.taskmanagers.all())
+            names.add(name)
+            link.close()
+            while [*manager.taskmanagers.all()]:  # it is noticed by its task
+                await trio.lowlevel.checkpoint()
+    assert len(names) == 2500, "no name is given twice"
+    lines = [each.getMessage() for each in caplog.records if each.name == "netstack.jobmanager"]
+    assert 1000 < sum("registered" in line for line in lines) < 2500
+    assert 1000 < sum(" lost: " in line for line in lines) < 2500

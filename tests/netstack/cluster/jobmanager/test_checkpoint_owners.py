@@ -78,6 +78,9 @@ async def test_folders_lie_below_the_roots(tmp_path: Path) -> None:
                 await user.ask("submit", document=job(outside))
             with pytest.raises(AssertionError, match=f"is not below {root}"):
                 await user.ask("submit", document=job(None), from_savepoint=str(outside))
+        for more in ({"document": job(f"{root}/a\0b")}, {"document": job(None), "from_savepoint": f"{root}/a\0b"}):
+            with pytest.raises(AssertionError, match=r"a\\x00b' is no path"):
+                await user.ask("submit", **more)
         assert not manager.dispatcher.records
         assert not list((tmp_path / "rooted").iterdir())
         await user.ask("submit", document=job(root / "mine"))
