@@ -409,7 +409,7 @@ def emulation(app: _App, /, repeats: int, most_repeats: int, seed: int, output: 
     The first passes take about 13 minutes, and the others at most as long. Needs a JDK and Flink's jars: pip install
     'apache-flink-libraries==2.3.0'. For cells of your own: netstack-bench sweep --peer flink --repeats 3.
     """
-    from .engines.flink.cells import CELLS
+    from .engines.flink.spec import CELLS
 
     grid = Grid(points=CELLS, repeats=repeats, seed=seed)
     return _run_grid(app, LocalPlace(app.runners, True), grid, output, as_json, most_repeats=most_repeats)

@@ -242,7 +242,12 @@ _SCRATCH_RECORDS = 32 * 1024  # steps checked at once: few numpy calls, within t
 
 
 class RecordVerifier(Verifier):
-    """Checks generated records (`netstack_bench.generator.Source`); latencies are of the open loop."""
+    """Checks generated records (`netstack_bench.generator.Source`); latencies are of the open loop.
+
+    Args:
+        order: how the producer distributes records.
+        rate_per_s: open loop: measure every record against its due time.
+    """
 
     def __init__(
         self,
@@ -252,14 +257,6 @@ class RecordVerifier(Verifier):
         order: Order = Order.ROUND_ROBIN,
         rate_per_s: float | None = None,
     ) -> None:
-        """Creates the verifier of one run.
-
-        Args:
-            record_bytes: payload of every record.
-            channels: logical channels, numbered from 0.
-            order: how the producer distributes records.
-            rate_per_s: open loop: measure every record against its due time.
-        """
         self._record_bytes = record_bytes
         self.order, self.lanes = order, channels
         self._blocks = order is Order.BLOCKS

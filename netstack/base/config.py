@@ -179,7 +179,6 @@ class NetworkConfig:
     dialect: str = NATIVE_DIALECT
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
         check_types(self)
         if not 256 <= self.segment_size_bytes <= 16 * MIB:
             raise ConfigError(f"segment_size_bytes={self.segment_size_bytes}; give 256 to {16 * MIB}")

@@ -162,12 +162,6 @@ class Consumption:
     """
 
     def __init__(self, plan: ConsumePlan, show: Callable[[list[Any]], None] | None = None) -> None:
-        """Prepares the run.
-
-        Args:
-            plan: the arguments of the run.
-            show: receives the values of each buffer.
-        """
         self.accounts = {subpartition: ChannelAccount() for subpartition in plan.subpartitions}
         self.outcome = CLOSED_EARLY
         self.error: NetstackError | None = None

@@ -95,18 +95,15 @@ class ServePlan:
 class Serving:
     """One run of `netstack serve`.
 
+    Args:
+        ready: receives the address once the partition can be requested.
+
     Attributes:
         outcome: finished (all records were distributed), closed-early (the run was cancelled before) or error.
         is_released: whether every consumer has released its subpartition.
     """
 
     def __init__(self, plan: ServePlan, ready: Callable[[str], None]) -> None:
-        """Prepares the run; `run` opens the network.
-
-        Args:
-            plan: the arguments of the run.
-            ready: receives the address once the partition can be requested.
-        """
         self.accounts = {subpartition: ChannelAccount() for subpartition in range(plan.subpartitions)}
         self.outcome = CLOSED_EARLY
         self.error: NetstackError | None = None

@@ -34,16 +34,13 @@ _T = TypeVar("_T")
 
 @final
 class DiskDriver:
-    """Runs jobs in threads (a `exchange.stored.reading.Disk`). While idle it has neither threads nor tasks."""
+    """Runs jobs in threads (a `exchange.stored.reading.Disk`). While idle it has neither threads nor tasks.
+
+    Args:
+        prepare: runs once before the first job; it creates the folder.
+    """
 
     def __init__(self, nursery: trio.Nursery, prepare: Callable[[], None], loop_lock: LoopLock) -> None:
-        """Creates the driver; no thread runs yet.
-
-        Args:
-            nursery: runs its tasks.
-            prepare: runs once before the first job; it creates the folder.
-            loop_lock: the lock of the nursery's loop.
-        """
         self._nursery = nursery
         self._loop_lock = loop_lock
         self._prepare = prepare
@@ -133,7 +130,6 @@ class KeptTogether:
     """The folder that several processes of a TaskManager share for their partitions.
 
     Attributes:
-        folder: its name, from `folder_name`.
         prefix: of the file names of this process.
         hand_over: passes the files of a finished partition to the process that serves them; see `KeptPartitionFactory`.
     """

@@ -81,7 +81,6 @@ class WorkQueue:
         self._items: deque[_Item] = deque()
 
     def __len__(self) -> int:
-        """Items that are not done."""
         return len(self._items)
 
     def add(self, kind: WorkKind, subtasks: IndexArray) -> None:

@@ -110,11 +110,7 @@ class CommitTasks:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleasePartitions:
-    """Have TaskManagers drop partitions that no consumer will read.
-
-    Attributes:
-        partitions: numbers.
-    """
+    """Have TaskManagers drop partitions that no consumer will read."""
 
     partitions: IndexArray
     attempts: npt.NDArray[np.uint32]

@@ -19,7 +19,6 @@ class BarrierTask:
 
     Attributes:
         rank: the number of its partition.
-        tasks: the number of tasks.
         host: the address at which the other tasks reach this host.
         all_gather: called exactly once by every task.
         stage: Spark's id of the stage.

@@ -59,7 +59,6 @@ class JobTooSlow(Exception):
     """A job was cancelled at its deadline.
 
     Args:
-        deadline_s: the deadline, in seconds.
         has_begun: whether Spark had enough slots to start it.
     """
 

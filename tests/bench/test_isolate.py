@@ -14,7 +14,7 @@ from bench.pages import assert_whole
 from rich.console import Console
 
 from netstack.base.errors import ConfigError
-from netstack_bench.isolate.measure import document
+from netstack_bench.isolate.command import document
 from netstack_bench.isolate.page import build_page
 from netstack_bench.isolate.spec import PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
 from netstack_bench.isolate.text import plot, print_mode, settings_line, verdict

@@ -13,8 +13,15 @@ from netstack.base.errors import ConfigError
 from netstack_bench.cli import main
 from netstack_bench.endpoints import PARTITION, config_of, descriptors_of
 from netstack_bench.scale import command
-from netstack_bench.scale.command import CHANNELS, CONNECTIONS, ScaleSpec, prediction_lines, print_scale
-from netstack_bench.scale.prediction import Constants, prediction
+from netstack_bench.scale.command import (
+    CHANNELS,
+    CONNECTIONS,
+    Constants,
+    ScaleSpec,
+    prediction,
+    prediction_lines,
+    print_scale,
+)
 from netstack_bench.spec import RunSpec
 
 

@@ -46,10 +46,8 @@ class Change:
     """One row in one build, before and now.
 
     Attributes:
-        row: its text.
         build: of netstack.
         before: the geometric mean of the baseline's figures.
-        now: that of this run.
         low: the lower end of now / before, with 99 % confidence.
         high: its upper end.
         verdict: `better`, `worse` or `same`.

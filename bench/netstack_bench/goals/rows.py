@@ -81,7 +81,6 @@ class Row:
         goals: compiled, and in Python.
         figure: which number of a result.
         label: writes the number with its unit.
-        is_less_better: for times.
         allowance: is added to the figure of `other`: what ours gives away by its settings.
         cpu_goal: the most CPU for a byte, as a multiple of the other's, compiled; None where nothing is aimed at.
     """

@@ -47,7 +47,7 @@ def jobs(as_json: bool, **settings: Any) -> int:
 
     Exit code 1 if a record was lost, or a failure restarted an unrelated region.
     """
-    from .measure import measure
+    from .starts import measure
 
     settings["all_to_all"] = settings["all_to_all"] or ()
     spec = JobsSpec(**settings)

@@ -286,7 +286,7 @@ class SparkPlace(Place):
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """Implements `Place.open`; writes the tables at the end."""
-        from .spark.place import spark_place
+        from .spark.sweep import spark_place
 
         with spark_place(self.settings, spec, store, progress, console, self.warehouse) as opened:
             yield opened

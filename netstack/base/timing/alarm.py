@@ -37,7 +37,6 @@ class Alarm:
     __slots__ = ("_fd", "_set")
 
     def __init__(self) -> None:
-        """Creates the timer, disarmed."""
         self._fd = -1
         if self.IS_SUPPORTED:
             libc = ctypes.PyDLL(None, use_errno=True)  # keeps the GIL; `os.timerfd_create` comes with 3.13

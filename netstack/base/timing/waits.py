@@ -40,7 +40,6 @@ class WaitMeter:
     __slots__ = ("_before_s", "_began_s", "_longest_s", "_made_s", "_span", "_total_s", "_waiters", "count")
 
     def __init__(self, now_s: float) -> None:
-        """Creates a meter at `now_s`."""
         self.count = 0
         """The number of waits begun."""
         self._made_s = now_s

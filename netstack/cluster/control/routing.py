@@ -94,17 +94,12 @@ async def read_route(stream: ByteStream) -> str | None:
 class RoutedListener(Listener):
     """Hands the data streams that the service accepts to the network environment that they belong to.
 
-    Attributes:
+    Args:
         address: address at which other processes reach the service.
+        on_dropped: called for each stream that is closed because the environment did not accept it.
     """
 
     def __init__(self, address: str, on_dropped: Callable[[ByteStream], None]) -> None:
-        """Creates a listener without a socket.
-
-        Args:
-            address: address at which other processes reach the service.
-            on_dropped: called for each stream that is closed because the environment did not accept it.
-        """
         self.address = address
         self._on_dropped = on_dropped
         self._streams, self._accepted = trio.open_memory_channel[ByteStream](_WAITING_STREAMS)

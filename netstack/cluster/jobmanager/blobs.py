@@ -185,7 +185,6 @@ class Uploads:
     """The uploads of all clients.
 
     Args:
-        in_thread: runs blocking calls.
         used: returns the packages that jobs use.
     """
 

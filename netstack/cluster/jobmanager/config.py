@@ -80,7 +80,6 @@ class JobManagerConfig:
     is_folder_shared: bool = True
 
     def __post_init__(self) -> None:
-        """Checks the values."""
         check_types(self)
         for name in ("slot_timeout_s", "slot_idle_timeout_s", "heartbeat_timeout_s", "handshake_timeout_s"):
             if not getattr(self, name) > 0:

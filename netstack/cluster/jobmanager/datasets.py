@@ -92,7 +92,6 @@ class Datasets:
     """The kept datasets of one JobManager.
 
     Args:
-        in_thread: runs blocking calls.
         most_bytes: limit for all datasets together; None: no limit.
         log: receives a message for each dropped dataset.
     """

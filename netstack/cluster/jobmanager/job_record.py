@@ -58,14 +58,13 @@ class JobSize:
 
 @final
 class JobBudget:
-    """The jobs of one JobManager that have not ended, with their sizes: their number and memory are limited."""
+    """The jobs of one JobManager that have not ended, with their sizes: their number and memory are limited.
+
+    Args:
+        max_jobs: how many jobs may be there at a time.
+    """
 
     def __init__(self, max_jobs: int) -> None:
-        """Starts empty.
-
-        Args:
-            max_jobs: how many jobs may be there at a time.
-        """
         self._max_jobs = max_jobs
         self._sizes: dict[str, JobSize] = {}
         self._subtasks = 0

@@ -72,7 +72,6 @@ class JobManagerParts:
 
     Attributes:
         blobs: offloaded data of the running jobs.
-        in_thread: runs blocking calls.
     """
 
     config: JobManagerConfig

@@ -431,10 +431,6 @@ def _temporary_folder() -> Iterator[str]:
 async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_thread) -> AsyncIterator[JobManager]:
     """Opens a JobManager that serves while the block runs.
 
-    Args:
-        config: settings.
-        in_thread: runs blocking calls.
-
     Raises:
         OSError: the address cannot be bound; the text names it.
         ConfigError: another JobManager uses the folder.

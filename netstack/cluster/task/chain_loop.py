@@ -96,6 +96,9 @@ def next_part(part: int, count: int, staged_bytes: int, most_bytes: int) -> int:
 class ChainLoop:
     """Runs the chain of one task.
 
+    Args:
+        on_consumable: called with the index of each output at its first record, if given.
+
     Attributes:
         reading: the time in which sources waited for something to read.
     """
@@ -111,18 +114,6 @@ class ChainLoop:
         inputs: Sequence[InputInformation],
         on_consumable: Callable[[int], None] | None,
     ) -> None:
-        """Creates the loop; `run` starts it.
-
-        Args:
-            chain: processes the records.
-            output: receives the output.
-            mailbox: the task's mailbox.
-            checkpoints: the task's checkpoints.
-            environment: provides the clocks.
-            latencies: the task's latency markers.
-            inputs: the description of each gate, in order.
-            on_consumable: called with the index of each output at its first record, if given.
-        """
         self.reading = WaitMeter(environment.now())
         self._chain = chain
         self._output = output

@@ -55,20 +55,18 @@ class KeyedState(dict[Any, Any]):
 
     Its keys are of the types int, str and bytes (not of subclasses), which `==` distinguishes. `MixedKeyedState` takes
     keys of all types.
+
+    Args:
+        default: value of a new key: an immutable value, or a function that returns one, such as `list`.
+        check: raises for a new key that does not belong to this subtask.
+
+    Raises:
+        ConfigError: the default is mutable, so all keys would share it.
     """
 
     __slots__ = ("_check", "_default", "_known", "_make")
 
     def __init__(self, default: Any, check: Callable[[Any], None] | None = None) -> None:
-        """Creates an empty state.
-
-        Args:
-            default: value of a new key: an immutable value, or a function that returns one, such as `list`.
-            check: raises for a new key that does not belong to this subtask.
-
-        Raises:
-            ConfigError: the default is mutable, so all keys would share it.
-        """
         super().__init__()
         self._make: Callable[[], Any] | None = default if callable(default) else None
         if self._make is None and type(default) not in FIXED and type(default) is not tuple:

@@ -191,6 +191,11 @@ class Output(Protocol):
 class BoundOperator:
     """One operator of a task: the user's object with its methods, as the runtime calls them.
 
+    Raises:
+        ConfigError: the function or class does not exist, does not take these parameters, lacks a method, or has a
+            method that cannot be called as documented; the text says which.
+        OperatorFailed: the constructor raised.
+
     Attributes:
         is_finished: whether `finish` was called, in this attempt or before the restored checkpoint.
         result: the result of `finish`.
@@ -221,18 +226,6 @@ class BoundOperator:
     )
 
     def __init__(self, information: OperatorInformation, context: OperatorContext, load: Callable[[str], Any]) -> None:
-        """Creates the user's object.
-
-        Args:
-            information: description of the operator.
-            context: its context.
-            load: resolves the name of a function or class.
-
-        Raises:
-            ConfigError: the function or class does not exist, does not take these parameters, lacks a method, or has a
-                method that cannot be called as documented; the text says which.
-            OperatorFailed: the constructor raised.
-        """
         self.name = information.name
         self.kind = information.kind
         self.context = context

@@ -37,16 +37,15 @@ def output_place(output: int) -> int:
 
 @final
 class QueuedEvents:
-    """The markers and barriers in the queues of one task; false if there are none."""
+    """The markers and barriers in the queues of one task; false if there are none.
+
+    Args:
+        ages: returns of a marker's payload the source's vertex, and the microseconds of a row.
+    """
 
     __slots__ = ("_ages", "_barriers", "_markers")
 
     def __init__(self, ages: Callable[[bytes], tuple[int, int, int]]) -> None:
-        """Starts empty.
-
-        Args:
-            ages: returns of a marker's payload the source's vertex, and the microseconds of a row.
-        """
         self._ages = ages
         self._markers: list[list[int]] = []
         self._barriers: dict[tuple[int, int], int] = {}

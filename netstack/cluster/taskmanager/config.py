@@ -79,7 +79,6 @@ class TaskManagerConfig:
     blob_cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
-        """Checks the values."""
         check_types(self)
         if not 1 <= self.slots <= SLOTS_AT_MOST:
             raise ConfigError(f"--slots {self.slots}: must be 1 to {SLOTS_AT_MOST}")

@@ -76,6 +76,14 @@ _NAME_CHARACTERS: Final = 200
 class JobInProcess:
     """One job at a TaskManager, from its wait for memory to its end.
 
+    Args:
+        environments: network environments of the TaskManager.
+        host: name of the TaskManager for error texts.
+        shipped: stores packages that the job ships; None: shipping is not allowed.
+        blobs: blob cache of the TaskManager.
+        fetch: fetches a blob over the link of the job.
+        on_made: called with each created task, or None.
+
     Attributes:
         network: settings of the job's own network environment; None: the shared one.
         tasks: attempts that have not ended.
@@ -100,23 +108,6 @@ class JobInProcess:
         source: str,
         on_made: OnMade | None = None,
     ) -> None:
-        """Creates the job; `live` reserves its resources.
-
-        Args:
-            opening: the received `OpenJob`.
-            network: settings of the job's own network environment, or None.
-            memory: memory of the TaskManager.
-            environments: network environments of the TaskManager.
-            host: name of the TaskManager for error texts.
-            allowed: names that may be run.
-            shipped: stores packages that the job ships; None: shipping is not allowed.
-            blobs: blob cache of the TaskManager.
-            datasets: kept datasets of the TaskManager.
-            fetch: fetches a blob over the link of the job.
-            send: sends a message to the JobManager.
-            source: host of the JobManager.
-            on_made: called with each created task, or None.
-        """
         self.job_id = job_id = opening.job_id
         self.name = name = safe_text(opening.name, _NAME_CHARACTERS)
         self.on_made = on_made

@@ -134,7 +134,6 @@ class Slot:
     Attributes:
         number: index of the slot, from 0.
         metrics: its metrics address as its process reports it; None if it serves no metrics.
-        jobs: its jobs by id.
         blocked_s: how long its event loop has been blocked; 0 if it is not.
         ready: set once a process has greeted.
     """

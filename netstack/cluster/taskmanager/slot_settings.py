@@ -98,7 +98,6 @@ class SlotSettings:
     folder: str = dataclasses.field(default_factory=folder_name)
 
     def __post_init__(self) -> None:
-        """Checks the number of slots."""
         if self.config.slots > SLOTS_AT_MOST:
             raise ConfigError(
                 f"--slots {self.config.slots}: each slot is a process, and the maximum is {SLOTS_AT_MOST}; give fewer"

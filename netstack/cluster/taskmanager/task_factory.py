@@ -49,7 +49,6 @@ class TaskFactory:
         blobs: BlobReader,
         fetch: Fetch,
     ) -> None:
-        """The arguments are those of `JobInProcess`."""
         self.vertices: dict[int, str] = {}
         self._job_id = job_id
         self._name = name

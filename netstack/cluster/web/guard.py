@@ -50,9 +50,6 @@ class LoginSessions:
         is_secure: whether the page is served over TLS; restricts its cookie to TLS.
         port: of the page.
         clock: seconds since 1970.
-
-    Attributes:
-        cookie: name of the cookie.
     """
 
     def __init__(

@@ -97,7 +97,6 @@ class PageCompression:
 
     Attributes:
         data_bytes: bytes of records in all pages so far.
-        compressed_bytes: of these, bytes in compressed pages.
         is_compressing: whether all pages are compressed, if they get smaller.
     """
 

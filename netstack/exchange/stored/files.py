@@ -57,18 +57,15 @@ class SealedFiles:
 class ShuffleFolder:
     """The folder of one process, or of several that serve one TaskManager.
 
+    Args:
+        parent: an existing folder; None: the system's temporary folder.
+        prefix: unique among the processes that share the folder.
+
     Attributes:
         prefix: start of the names of this process's files.
     """
 
     def __init__(self, parent: str | None, name: str, prefix: str = "") -> None:
-        """Accesses no file yet.
-
-        Args:
-            parent: an existing folder; None: the system's temporary folder.
-            name: starts with `FOLDER_PREFIX`.
-            prefix: unique among the processes that share the folder.
-        """
         self._parent = parent or tempfile.gettempdir()
         self.path = os.path.join(self._parent, name)
         self.prefix = prefix
@@ -133,6 +130,10 @@ def remove_files(parent: str, folders: str, prefix: str, but: frozenset[str]) ->
 class PartitionFiles:
     """The files of one partition. Each method is called by one thread at a time, except `read_block`.
 
+    Args:
+        folder: where they are; the folder closes them at the end.
+        ticks: clock in seconds, to measure writes.
+
     Attributes:
         write_s: time in the write calls of `append` since the last reset to 0.
         free_share: free share of the disk after the last write.
@@ -141,15 +142,6 @@ class PartitionFiles:
     def __init__(
         self, folder: ShuffleFolder, number: int, subpartitions: int, *, own_files: bool, ticks: Callable[[], float]
     ) -> None:
-        """Accesses no file yet.
-
-        Args:
-            folder: where they are; the folder closes them at the end.
-            number: number of the partition, unique in this process.
-            subpartitions: number of subpartitions.
-            own_files: whether each has its own data file.
-            ticks: clock in seconds, to measure writes.
-        """
         self.own_files = own_files
         self.write_s = 0.0
         self.free_share = 1.0
@@ -176,9 +168,6 @@ class PartitionFiles:
 
     def take_over(self, name: str) -> None:
         """Opens files that another process has sealed; this process then reads and removes them.
-
-        Args:
-            name: start of the file names.
 
         Raises:
             PartitionDamaged: the files do not exist.

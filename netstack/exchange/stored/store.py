@@ -59,7 +59,6 @@ class PartitionStore(StoredRegions):
         reads: ReadScheduler,
         quota: DiskQuota,
     ) -> None:
-        """Accesses no file yet."""
         super().__init__(
             number,
             kind,

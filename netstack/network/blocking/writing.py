@@ -120,7 +120,6 @@ class VisitingWriter(Generic[T]):
         return WriterStatistics(self._parking.waits, self._unwritten)
 
     def __repr__(self) -> str:
-        """Names the partition."""
         return f"<RecordWriter of partition {self._partition.partition_id!r}>"
 
     def emit_nowait(self, record: T, /) -> None:

@@ -51,7 +51,6 @@ class Metric:
     read: Callable[[Any], float | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Prepares `read`."""
         object.__setattr__(self, "read", attrgetter(self.source))
 
     @property

@@ -77,7 +77,6 @@ class CheckpointProgress:
 
     Attributes:
         acknowledged: number of subtasks that have acknowledged it.
-        subtasks: number of all subtasks.
         waits_for: sorted subtasks that have not acknowledged it, though all subtasks of their inputs have: the barriers
             are in front of these. Empty while the manifest is being stored.
     """

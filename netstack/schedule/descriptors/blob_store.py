@@ -196,7 +196,6 @@ class DescriptorCacheStatistics:
         lists: in all entries.
         blobs: lists that were offloaded.
         plain_bytes: of all lists before compression.
-        compressed_bytes: of all lists.
         misses: entries made.
     """
 

@@ -30,7 +30,6 @@ class EdgeChannels:
         connections: pairs of processes that remote channels connect, by direction.
         within: how many of these are of one TaskManager.
         per_consumer: channels of each consumer subtask.
-        remote_per_consumer: remote channels of each.
         per_producer: subpartitions of each producer subtask.
     """
 

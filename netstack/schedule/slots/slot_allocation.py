@@ -96,7 +96,6 @@ class SlotAllocation:
     """The slots of one job's subtasks.
 
     Args:
-        groups: which of them share a slot.
         pool: the slots of the job; only this class calls it.
         waits_for_running: whether bulks may wait for slots that other bulks hold.
     """

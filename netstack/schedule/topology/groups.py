@@ -86,8 +86,6 @@ class GroupTable:
     """Every group of a topology, as arrays; take the arrays again after the topology has grown.
 
     Attributes:
-        edge: by group.
-        dataset: by group.
         partition_start: number of its first partition, by group.
         partition_stop: one past its last partition, by group.
         consumer_start: where its consumers begin in `consumers`, by group.

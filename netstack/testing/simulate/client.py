@@ -123,16 +123,6 @@ class User:
     def __init__(
         self, scenario: Scenario, name: str, jobmanager: Host, folder: Path, world: Outside, log_event: LogEvent
     ) -> None:
-        """Creates the user of one job and of the jobs that continue it.
-
-        Args:
-            scenario: scenario of the job.
-            name: name of the job.
-            jobmanager: host of the JobManager.
-            folder: folder of the JobManager.
-            world: the external system.
-            log_event: logs an event.
-        """
         self.jobs: list[str] = []
         self._scenario = scenario
         self._name = name

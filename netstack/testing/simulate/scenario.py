@@ -81,7 +81,6 @@ class Fault:
 
     Attributes:
         at_s: virtual time; for a fault at the end, counted from when a task first waits for its final checkpoint.
-        kind: one of `KINDS`.
         host: the affected host; for links, the sending end.
         other: the other end of a link.
         for_s: duration; after a death or stop, until the next process; for a cut, the wait for bytes in flight; for a

@@ -17,8 +17,8 @@ from netstack.base.errors import ConfigError
 from netstack_bench.emulation import emulation_cells
 from netstack_bench.engines import peer_spec
 from netstack_bench.engines.flink import FlinkSession, FlinkSpec, jar
-from netstack_bench.engines.flink.cells import CELLS
 from netstack_bench.engines.flink.session import SINK, SOURCE, document_of, metrics_of
+from netstack_bench.engines.flink.spec import CELLS
 from netstack_bench.generator import MissingExtra
 from netstack_bench.goals.jobs import write_words
 from netstack_bench.grid import Grid

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from netstack_bench.isolate.measure import document
+from netstack_bench.isolate.command import document
 from netstack_bench.isolate.spec import BIN_TICKS, TICK_NS, IsolateSpec
 from netstack_bench.places.local.processes import Summaries
 

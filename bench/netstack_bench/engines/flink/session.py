@@ -59,7 +59,6 @@ class FlinkSession:
     """
 
     def __init__(self) -> None:
-        """Starts nothing yet."""
         self._process: subprocess.Popen[bytes] | None = None
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         self._scratch = contextlib.ExitStack()

@@ -40,7 +40,6 @@ class CheckpointOwners:
 
     Args:
         roots: folders below which named checkpoint folders must lie; empty: anywhere.
-        in_thread: runs blocking calls.
     """
 
     def __init__(self, roots: Iterable[str], in_thread: InThread) -> None:
@@ -164,17 +163,6 @@ class JobCheckpoints:
         in_thread: InThread,
         history: list[CheckpointReport],
     ) -> None:
-        """Starts taking checkpoints, until `stop`.
-
-        Args:
-            coordinator: coordinator of this job.
-            storage: stores manifests.
-            finals: final states of ended tasks.
-            commands: sends commands to the tasks.
-            nursery: nursery for background tasks.
-            in_thread: runs blocking calls.
-            history: list to which reports are appended.
-        """
         self.history = history
         self.completed = self.failed = 0
         self._coordinator = coordinator
@@ -278,11 +266,7 @@ class JobCheckpoints:
         return subtask in self._coordinator.ended_subtasks
 
     async def take_last(self, goes_on: Callable[[Subtask], bool]) -> None:
-        """After the end of every task: waits for pending checkpoints, or takes one of the final states.
-
-        Args:
-            goes_on: as in `resume`.
-        """
+        """After the end of every task: waits for pending checkpoints, or takes one of the final states."""
         self.resume(goes_on)
         while self._requests or self._pending:  # one of them may be a savepoint that ends the job
             self._ended_one = trio.Event()

@@ -38,7 +38,6 @@ class Inbox:
         self._timers: deque[Event] = deque()
 
     def __len__(self) -> int:
-        """The number of queued events."""
         return len(self._others) + len(self._work) + len(self._timers)
 
     def post(self, event: Event, charge: Charge | None = None) -> None:

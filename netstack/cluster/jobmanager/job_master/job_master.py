@@ -128,6 +128,14 @@ CLOSE_PATIENCE_S: Final = 10.0
 class JobMaster:
     """The master of one job; `run` executes the job to its end.
 
+    Args:
+        make_coordinator: creates the checkpoint coordinator from the tasks and the first checkpoint id; None: the
+            job takes no checkpoints.
+        storage: storage of the checkpoints; required if the job takes or restores any.
+        restore: id of the checkpoint in `storage` from which the job starts.
+        patience_s: maximum time a secondary failure is held (`inbox`).
+        coordinator: receives operator events and the end of the job in this process.
+
     Attributes:
         tasks: places and results of the tasks.
         blocked: slots whose event loop is blocked by user code, by TaskManager and slot.
@@ -149,21 +157,6 @@ class JobMaster:
         coordinator: JobCoordinator | None = None,
         in_thread: InThread,
     ) -> None:
-        """Creates the master; `run` starts the job.
-
-        Args:
-            job_id: id of the job.
-            name: name of the job.
-            scheduler: scheduler of a job that has not been started.
-            services: the JobManager's interface for jobs.
-            make_coordinator: creates the checkpoint coordinator from the tasks and the first checkpoint id; None: the
-                job takes no checkpoints.
-            storage: storage of the checkpoints; required if the job takes or restores any.
-            restore: id of the checkpoint in `storage` from which the job starts.
-            patience_s: maximum time a secondary failure is held (`inbox`).
-            coordinator: receives operator events and the end of the job in this process.
-            in_thread: runs blocking calls.
-        """
         self.job_id = job_id
         self.name = name
         self.scheduler = scheduler

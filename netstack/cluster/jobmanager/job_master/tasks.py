@@ -51,7 +51,6 @@ class CheckpointInProgress:
     Attributes:
         age_s: time since the trigger.
         acknowledged: number of subtasks that have acknowledged it.
-        subtasks: number of all subtasks.
         waits_for: the first subtasks on the way of the barriers that have not acknowledged it, at most `SHOWN`.
         left_out: number of other such subtasks.
         ahead_bytes: data in front of their barriers, as TaskManagers reported it last. What a producer has sent and
@@ -275,10 +274,6 @@ class TaskSender:
     async def deploy(self, descriptors: Iterable[tuple[int, bytes]], slots: Iterable[PhysicalSlot]) -> None:
         """Sends descriptors as they are created; the scheduler must not handle an event meanwhile.
 
-        Args:
-            descriptors: those of a `Deploy` (`Scheduler.descriptors`).
-            slots: the slot of each.
-
         Raises:
             NetstackError: a descriptor cannot be created; nothing was sent.
 
@@ -322,9 +317,13 @@ LOGGER: Final = logging.getLogger("netstack.jobmanager")
 class TaskCommands:
     """Commands from `JobCheckpoints` to the tasks of one job.
 
+    Args:
+        taskmanagers: names of the TaskManagers that the job currently uses.
+        note: adds a category and a sentence to the job's log.
+        data_ahead: returns the bytes in front of the barriers of a checkpoint in the queues towards subtasks.
+
     Attributes:
         last_stored: id and folder of the newest completed checkpoint of this run; None before the first.
-        data_ahead: returns the bytes in front of the barriers of a checkpoint in the queues towards subtasks.
     """
 
     def __init__(
@@ -340,19 +339,6 @@ class TaskCommands:
         note: Callable[[str, str], None],
         data_ahead: Callable[[int, Collection[Subtask]], int],
     ) -> None:
-        """Creates the commands.
-
-        Args:
-            job_id: id of the job.
-            name: name of the job.
-            tasks: tasks of the job.
-            storage: storage of its checkpoints.
-            services: the JobManager's interface for jobs.
-            taskmanagers: names of the TaskManagers that the job currently uses.
-            post: posts an event for the scheduler.
-            note: adds a category and a sentence to the job's log.
-            data_ahead: returns the bytes in front of the barriers of a checkpoint in the queues towards subtasks.
-        """
         self.data_ahead = data_ahead
         self.last_stored: tuple[int, str] | None = None
         self._job_id = job_id

@@ -49,7 +49,6 @@ class ConnectedTaskManager:
 
     Attributes:
         location: its name and data address.
-        slots: number of its slots that are used.
         registered_at: seconds since 1970.
         heard_s: time of its last message on trio's clock.
         opening: jobs that it is opening, with the slots that they receive afterwards.

@@ -16,8 +16,7 @@ import trio
 
 from ....network.metrics.catalogue import Metric, Scope
 from ....schedule.execution import JobState
-from .documents import summary
-from .latencies import job_latencies
+from .documents import job_latencies, summary
 
 if TYPE_CHECKING:
     from ..job_master.job_master import JobMaster

@@ -20,7 +20,7 @@ from netstack.cluster.control.codec import TEXT_CHARACTERS, Message
 from netstack.cluster.control.frames import pack
 from netstack.cluster.control.messages import OperatorEvent
 from netstack.cluster.jobmanager import peer_budget
-from netstack.cluster.jobmanager.views import latencies
+from netstack.cluster.jobmanager.views import documents
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -249,9 +249,9 @@ async def test_a_report_about_the_queues_of_a_long_job_does_not_occupy_the_jobma
         (master,) = manager.dispatcher.running.values()
         assert [*master.progress] == [liar.name], "it was heard"
         kept = [row["queued"] for row in master.progress[liar.name].values()]
-        assert sum(len(each["markers"]) for each in kept) <= latencies.MOST_WORK
-        counted = latencies.vertex_latencies(master)
-        assert sum(row["waiting"] for rows in counted.values() for row in rows) < 2 * latencies.MOST_WORK
+        assert sum(len(each["markers"]) for each in kept) <= documents.MOST_WORK
+        counted = documents.vertex_latencies(master)
+        assert sum(row["waiting"] for rows in counted.values() for row in rows) < 2 * documents.MOST_WORK
         assert [row["max_us"] for rows in counted.values() for row in rows] == [most] * (2 * depth - 3)
         assert len((await user.ask("job", job_id=job_id))["vertices"]) == depth
         assert len((await user.ask("look"))["jobs"]) == 1

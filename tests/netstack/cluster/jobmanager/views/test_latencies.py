@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, strategies as st
 
 from netstack.cluster.jobmanager.progress import data_ahead
-from netstack.cluster.jobmanager.views.latencies import named_latencies
+from netstack.cluster.jobmanager.views.documents import named_latencies
 from netstack.cluster.task.queued import NO_BARRIER, Queued, output_place
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.graph.job_generator import generate_job
