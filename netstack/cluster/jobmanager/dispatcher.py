@@ -129,14 +129,17 @@ class Dispatcher:
         """
         job_id = secrets.token_hex(8)
         async with self._turn_of(document):
-            document = await self._in_thread(partial(_checked_copy, document))
-            for operator in readers_of(document):
+            copied = await self._in_thread(partial(_checked_copy, document))
+            for operator in readers_of(copied):
                 parameters = operator["parameters"]
                 dataset = self._parts.datasets.places(str(parameters.get("dataset")))
                 pieces = sum(each.subpartitions for each in dataset.partitions)
                 operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
                 parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
-            stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}), owner=owner)
+            folder = copied.get("checkpoint_folder")
+            if isinstance(folder, str):
+                copied["checkpoint_folder"] = await self._owners.canonical(folder)
+            stored = StoredJob(job_id, copied, time.time(), None, dict(code or {}), dict(builds or {}), owner=owner)
             record = await self._read(stored, placement, coordinator)
         for digest in record.stored.code.values():
             await self._in_thread(partial(self._parts.store.code_bytes, digest))
@@ -164,7 +167,7 @@ class Dispatcher:
                             adopt_savepoint,
                             from_savepoint,
                             record.storage,
-                            job_of(document),
+                            job_of(copied),
                             record.generated.job,
                             allow_missing=allow_non_restored_state,
                         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
@@ -223,7 +224,8 @@ def read_job(
     takes_checkpoints = generated.job.checkpoints is not None
     if takes_checkpoints:
         folder = settings.checkpoint_folder or parts.store.checkpoint_folder(stored.job_id)
-    generated = replace(generated, job=replace(generated.job, checkpoint_folder=folder))
+    root = root_of(settings.checkpoint_folder, parts.config.checkpoint_roots)
+    generated = replace(generated, job=replace(generated.job, checkpoint_folder=folder, checkpoint_root=root))
     missing = next((node.name for node in graph.nodes if not node.function), None)
     if missing is not None:
         raise ConfigError(
@@ -236,7 +238,7 @@ def read_job(
         generated,
         None if settings.network is None else dataclasses.asdict(settings.network),
         JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
-        None if folder is None else _storage(folder, generated.job.keep, stored),
+        None if folder is None else _storage(folder, root, generated.job.keep, stored),
         settings.checkpoint_folder if takes_checkpoints else None,
         settings.retain,
         placement,
@@ -250,8 +252,16 @@ def read_job(
     return record
 
 
-def _storage(folder: str, keep: int, stored: StoredJob) -> CheckpointStorage:
-    storage = CheckpointStorage(folder, keep=keep)
+def root_of(folder: str | None, roots: Iterable[str]) -> str | None:
+    """Returns the root above a checkpoint folder; None if it lies below none of them."""
+    for root in map(os.path.abspath, roots):
+        if folder is not None and os.path.abspath(folder).startswith(os.path.join(root, "")):
+            return root
+    return None
+
+
+def _storage(folder: str, root: str | None, keep: int, stored: StoredJob) -> CheckpointStorage:
+    storage = CheckpointStorage(folder, keep=keep, root=root)
     storage.own_from(stored.first_checkpoint)
     return storage
 

@@ -109,7 +109,7 @@ async def store_final(
         if why:
             reports.declined(NO_CHECKPOINT, why)
 
-    write = partial(FinalStates(storage.folder).write, snapshot)
+    write = partial(FinalStates(storage.folder, root=storage.root).write, snapshot)
     return await until_stored(partial(in_thread, write), waits, CheckpointStorageError)
 
 

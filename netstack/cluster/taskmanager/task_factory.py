@@ -110,7 +110,7 @@ class TaskFactory:
     def _storage_of(self, job: JobInformation) -> CheckpointStorage | None:
         """Returns the checkpoint storage of the job, shared by all of its tasks here."""
         if self._storage is None and job.checkpoint_folder is not None:
-            self._storage = CheckpointStorage(job.checkpoint_folder, keep=job.keep)
+            self._storage = CheckpointStorage(job.checkpoint_folder, keep=job.keep, root=job.checkpoint_root)
         return self._storage
 
     async def _restored(self, checkpoint_id: int, job: JobInformation, *, has_heads: bool) -> RestoredCheckpoint:

@@ -142,6 +142,7 @@ class CheckpointFence:
         return epochs
 
     def _epochs(self) -> list[int]:
+        self._folders.check()
         try:
             entries = self._files.list_folder(self._folder)
         except FileNotFoundError:

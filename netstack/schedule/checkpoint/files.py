@@ -114,6 +114,13 @@ class CheckpointFiles:
         except OSError:
             return False
 
+    def is_link(self, path: str) -> bool:
+        """Whether a path is a link; False if nothing is there."""
+        try:
+            return stat.S_ISLNK(os.lstat(path).st_mode)
+        except OSError:
+            return False
+
     def list_folder(self, path: str) -> list[tuple[str, bool]]:
         """The names in a folder, each with whether it is a folder (and no link to one)."""
         with os.scandir(path) as entries:

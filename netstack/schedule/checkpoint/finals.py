@@ -33,11 +33,12 @@ class FinalStates:
 
     Args:
         folder: the folder of the job's checkpoints.
+        root: as of `CheckpointStorage`.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        root = os.path.abspath(folder)
-        self._folders = CheckpointFolders(os.path.join(root, FOLDER_NAME), CheckpointFiles(), root=root)
+    def __init__(self, folder: str | os.PathLike[str], *, root: str | None = None) -> None:
+        path = os.path.abspath(folder)
+        self._folders = CheckpointFolders(os.path.join(path, FOLDER_NAME), CheckpointFiles(), root=root or path)
 
     def write(self, snapshot: TaskSnapshot) -> TaskFile:
         """Writes the final state of a task; once it returns, the file survives a power failure.

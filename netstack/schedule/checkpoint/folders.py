@@ -30,6 +30,7 @@ MANIFEST_NAME: Final = "manifest.json"
 _FOLDER: Final = re.compile(r"chk-(\d{8,18})")
 _TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{8}\.tmp", re.DOTALL)
 _OURS: Final = re.compile(rf"{re.escape(MANIFEST_NAME)}|.*-\d+\.[0-9a-f]{{8}}\.state|{_TEMPORARY.pattern}", re.DOTALL)
+_NOT_FOLLOWED: Final = "{} is no folder, or a link to one, which is not followed"
 _RANDOM_BYTES: Final = 4
 
 
@@ -40,7 +41,7 @@ class CheckpointFolders:
     Args:
         folder: their parent folder; created with the first file.
         files: the system calls.
-        root: the job's folder, if `folder` lies below it; no link is followed below it.
+        root: a folder above `folder`, below which no link is followed; None: `folder`.
     """
 
     def __init__(self, folder: str, files: CheckpointFiles, *, root: str | None = None) -> None:
@@ -66,6 +67,12 @@ class CheckpointFolders:
         """Creates the parent folder. Raises OSError if the disk is full or broken."""
         self._make(self.folder)
 
+    def check(self) -> None:
+        """Checks that no link leads out of the root. Raises OSError."""
+        for folder in self._below_root(self.folder):
+            if self._files.is_link(folder):
+                raise OSError(errno.ENOTDIR, _NOT_FOLLOWED.format(folder))
+
     def write(self, checkpoint_id: int, name: str, pieces: Sequence[bytes], *, is_first: bool = False) -> None:
         """Writes a file atomically, and reads it back.
 
@@ -84,6 +91,7 @@ class CheckpointFolders:
         temporary = os.path.join(folder, f".{name}.{os.urandom(_RANDOM_BYTES).hex()}.tmp")
         written = 0
         try:
+            self.check()
             self._make(folder)
             self._check_below(folder)
             file = self._files.create(temporary)
@@ -134,6 +142,7 @@ class CheckpointFolders:
             CheckpointStorageError: the parent folder cannot be listed.
         """
         try:
+            self.check()
             entries = self._files.list_folder(self.folder)
         except FileNotFoundError:
             return []
@@ -185,7 +194,7 @@ class CheckpointFolders:
         Files that cannot be removed are logged and left. `keep_folder` leaves the folder, to reserve its number.
         """
         path = self.path(checkpoint_id)
-        if not self.is_folder(checkpoint_id):
+        if not self.is_folder(checkpoint_id) or any(map(self._files.is_link, self._below_root(self.folder))):
             return False
         anything = self._remove_files(path, _OURS)
         if not keep_folder:
@@ -212,9 +221,13 @@ class CheckpointFolders:
 
     def _check_below(self, folder: str) -> None:
         """Checks that no folder below the root is a link. Raises OSError."""
-        while folder != self._root:
-            if not self._files.is_folder(folder):
-                raise OSError(errno.ENOTDIR, f"{folder} is no folder, or a link to one, which is not followed")
+        for each in self._below_root(folder):
+            if not self._files.is_folder(each):
+                raise OSError(errno.ENOTDIR, _NOT_FOLLOWED.format(each))
+
+    def _below_root(self, folder: str) -> Iterator[str]:
+        while folder not in (self._root, os.path.dirname(folder)):
+            yield folder
             folder = os.path.dirname(folder)
 
     def _make(self, folder: str) -> None:

@@ -88,6 +88,7 @@ class CheckpointStorage:
         keep: number of complete checkpoints that `prune` keeps; savepoints do not count and are always kept.
         owner: name of this master, for error messages to other masters.
         files: the system calls.
+        root: a folder above `folder`, below which no link is followed; None: links may lead to `folder`.
 
     Raises:
         ConfigError: `keep` is below 1.
@@ -100,13 +101,15 @@ class CheckpointStorage:
         keep: int = 3,
         owner: str = "a master",
         files: CheckpointFiles | None = None,
+        root: str | None = None,
     ) -> None:
         if keep < 1:
             raise ConfigError(f"keep={keep} checkpoints; give at least 1, since a job restarts from the newest one")
         self.folder = os.path.abspath(folder)
         self._keep = keep
         files = CheckpointFiles() if files is None else files
-        self._folders = CheckpointFolders(self.folder, files)
+        self.root = root
+        self._folders = CheckpointFolders(self.folder, files, root=root)
         self._fence = CheckpointFence(self._folders, files)
         self._owner = owner
         self._refused: tuple[RefusedCheckpoint, ...] = ()

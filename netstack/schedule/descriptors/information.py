@@ -84,6 +84,7 @@ class JobInformation:
         job_id: of this execution of the job.
         checkpoints: when and how they are taken; None: never.
         checkpoint_folder: where they are stored.
+        checkpoint_root: a folder above it, below which no link is followed; None: links may lead there.
         keep: how many complete checkpoints are kept.
         builds: the build of each package that has functions of the job, by name.
         code: packages that were sent with the job, and their blobs.
@@ -104,6 +105,7 @@ class JobInformation:
     reports_first_output: bool = False
     uids: Mapping[str, str] = field(default_factory=dict)
     latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
+    checkpoint_root: str | None = None
 
     def state_id(self, operator: str) -> str:
         """The name of an operator in checkpoints."""
@@ -137,6 +139,7 @@ class JobInformation:
             reports_first_output,
             dict(job.uids),
             job.latency_interval_s,
+            job.checkpoint_root,
         )
 
     def pack(self) -> bytes:
@@ -149,9 +152,8 @@ class JobInformation:
     def parse(cls, data: bytes) -> Self:
         """Parses what `pack` returned. Raises RemoteProtocolError if the bytes are no such document."""
         try:
-            job_id, name, operators, checkpoints, folder, keep, builds, code, tells, uids, interval_s = unpack_document(
-                data
-            )
+            values = unpack_document(data)
+            job_id, name, operators, checkpoints, folder, keep, builds, code, tells, uids, interval_s, root = values
             return cls(
                 _text(job_id),
                 _text(name),
@@ -164,6 +166,7 @@ class JobInformation:
                 bool(tells),
                 {_text(operator): _text(uid) for operator, uid in uids.items()},
                 float(interval_s),
+                None if root is None else _text(root),
             )
         except (ValueError, TypeError, AttributeError, msgpack.UnpackException, RecursionError) as error:
             raise _malformed("job", error) from error

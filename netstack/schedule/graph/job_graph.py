@@ -253,6 +253,7 @@ class JobGraph:
         is_dynamic: whether vertices may be `UNDECIDED`.
         checkpoints: when and how they are taken; None: never.
         checkpoint_folder: where they are stored.
+        checkpoint_root: as of `JobInformation`.
         keep: how many complete checkpoints are kept.
         latency_interval_s: seconds between a source's latency markers; 0: none.
         uids: the names of operators in checkpoints, if different from their own.
@@ -270,6 +271,7 @@ class JobGraph:
     is_dynamic: bool = False
     checkpoints: CheckpointSettings | None = None
     checkpoint_folder: str | None = None
+    checkpoint_root: str | None = None
     keep: int = DEFAULT_KEEP
     latency_interval_s: float = DEFAULT_LATENCY_INTERVAL_S
     uids: Mapping[str, str] = field(default_factory=dict)

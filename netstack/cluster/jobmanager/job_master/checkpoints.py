@@ -52,6 +52,13 @@ class CheckpointOwners:
         """Checks that jobs may use this folder. Raises ConfigError if it lies outside the roots."""
         await self._in_thread(partial(self._check_place, folder))
 
+    async def canonical(self, folder: str) -> str:
+        """Returns a folder that links reach as one below a root, so that later no link is followed; others unchanged.
+
+        Raises ConfigError if it is no path.
+        """
+        return await self._in_thread(partial(self._canonical, folder))
+
     async def claim(self, folder: str, job_id: str, name: str) -> None:
         """Assigns the folder to a job until `leave`. Idempotent. Raises ConfigError if another job owns the folder."""
         real = await self._in_thread(partial(_real_path, folder))
@@ -65,6 +72,14 @@ class CheckpointOwners:
     def leave(self, job_id: str) -> None:
         """Releases the folders of a job that has ended or was rejected."""
         self._owners = {folder: owner for folder, owner in self._owners.items() if owner[0] != job_id}
+
+    def _canonical(self, folder: str) -> str:
+        real = _real_path(folder)
+        for root in self._roots:
+            real_root = os.path.realpath(root)
+            if real.startswith(os.path.join(real_root, "")):
+                return os.path.join(os.path.abspath(root), os.path.relpath(real, real_root))
+        return folder
 
     def _check_place(self, folder: str) -> None:
         real = _real_path(folder)

@@ -389,7 +389,7 @@ class JobMaster:
             return
         storage = self._storage
         first_id = await self._in_thread(storage.next_id)
-        finals = FinalStates(storage.folder)
+        finals = FinalStates(storage.folder, root=storage.root)
         await self._in_thread(finals.clear)
         commands = TaskCommands(
             self.job_id,

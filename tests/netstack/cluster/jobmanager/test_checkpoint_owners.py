@@ -11,6 +11,7 @@ from jobmanager.scripted_taskmanager import client, document, jobmanager, taskma
 from trio.testing import MockClock
 
 from netstack.schedule.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.descriptors.information import JobInformation
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 
@@ -86,6 +87,31 @@ async def test_folders_lie_below_the_roots(tmp_path: Path) -> None:
         await user.ask("submit", document=job(root / "mine"))
         await user.ask("submit", document=job(None))
         assert len(manager.dispatcher.running) == 2
+
+
+async def test_a_job_s_folder_that_becomes_a_link_after_its_submission_is_not_followed(tmp_path: Path) -> None:
+    """Nor is one that was a link at its submission, and led elsewhere below the root then."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "real").mkdir(parents=True)
+    (root / "link").symlink_to(root / "real")
+    outside.mkdir()
+    store = str(tmp_path / "store")
+    settings = {"listen": PORT, "checkpoint_roots": (str(root),), "folder": store}
+    async with jobmanager(**settings) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=job(root / "link")))["job_id"]
+        await tm.until(tm.triggered)
+        storage = manager.dispatcher.records[job_id].storage
+        assert storage is not None
+        assert (storage.folder, storage.root) == (str(root / "real"), str(root))
+        information = JobInformation.parse(bytes(next(iter(tm.tasks.values())).job_information))
+        assert (information.checkpoint_folder, information.checkpoint_root) == (str(root / "real"), str(root))
+    (root / "real").rename(root / "moved")
+    for name in ("real", "link"):
+        (root / name).unlink(missing_ok=True)
+        (root / name).symlink_to(outside)
+    async with jobmanager(**settings) as manager:
+        assert manager.dispatcher.records[job_id].waits_for
+        assert [*outside.iterdir()] == []
 
 
 @pytest.mark.parametrize("epoch", ["99999999", "999999999999999999"])

@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import re
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator
@@ -516,3 +517,45 @@ def test_a_folder_that_becomes_a_link_while_a_file_is_created_gets_nothing(folde
     with pytest.raises(CheckpointStorageError, match="not followed"):
         CheckpointStorage(folder, files=Swaps()).write_task(7, TaskSnapshot("sink", 0, {}))
     assert [*elsewhere.iterdir()] == []
+
+
+@pytest.mark.parametrize("place", ["a/b", "a"])
+def test_a_folder_below_the_root_that_becomes_a_link_is_neither_written_nor_cleared(tmp_path: Path, place: str) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    folder = root / "a" / "b"
+    storage = CheckpointStorage(folder, root=str(root))
+    for number in range(1, 7):
+        write(storage, number)
+    final = FinalStates(folder, root=str(root)).write(TaskSnapshot("sink", 0, {}))
+    moved = root / "moved"
+    (root / place).rename(moved)
+    (root / place).symlink_to(elsewhere)
+    elsewhere.mkdir()
+    there = elsewhere if place == "a/b" else elsewhere / "b"
+    shutil.copytree(moved if place == "a/b" else moved / "b", there, dirs_exist_ok=True)
+    before = sorted(each for each in elsewhere.rglob("*"))
+    finals = FinalStates(folder, root=str(root))
+    for change in (
+        partial(storage.write_task, 7, TaskSnapshot("sink", 0, {})),
+        partial(write, storage, 7),
+        partial(finals.write, TaskSnapshot("sink", 1, {})),
+        partial(CheckpointStorage(folder, root=str(root)).take_over, steal=True),
+    ):
+        with pytest.raises(CheckpointStorageError, match="not followed"):
+            change()
+    for clear in (storage.prune, partial(storage.discard, 6), storage.remove_all, finals.clear):
+        with contextlib.suppress(CheckpointStorageError):
+            clear()
+    assert sorted(each for each in elsewhere.rglob("*")) == before
+    (root / place).unlink()
+    moved.rename(root / place)
+    assert newest_id(storage) == 6
+    assert finals.copy(final, 7, storage).task == "sink"
+
+
+def test_links_to_the_root_itself_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "disk")
+    storage = CheckpointStorage(tmp_path / "root" / "job", root=str(tmp_path / "root"))
+    write(storage, 1)
+    assert newest_id(storage) == 1
