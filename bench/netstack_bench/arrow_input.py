@@ -17,8 +17,7 @@ import numpy as np
 from netstack.base.errors import LocalProtocolError
 
 from .generator import import_arrow
-from .inputs import MOST_BYTES, InputError, Rows
-from .rows import hashes_of
+from .rows import MOST_BYTES, InputError, Rows, hashes_of
 
 _RECORD: Final = "netstack.exchange.record"
 _HASH: Final = "netstack.hash"

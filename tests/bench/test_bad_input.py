@@ -10,7 +10,7 @@ import pytest
 
 from netstack.cli import main as netstack
 from netstack_bench.cli import main as bench
-from netstack_bench.inputs import InputError, read_rows
+from netstack_bench.rows import InputError, read_rows
 
 DEEP = "[" * 100_000
 

@@ -9,14 +9,14 @@ import trio
 
 from netstack.base.errors import ConfigError
 from netstack.network.connection.pump import Pump
-from netstack_bench import costs
-from netstack_bench.costs import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
+from netstack_bench import run_metrics
 from netstack_bench.document import with_calls_per_gb
 from netstack_bench.generator import Source
 from netstack_bench.grid import Grid
 from netstack_bench.places.hosts.spec import MeshSpec
 from netstack_bench.places.local.runner import run_once
 from netstack_bench.report import build_report
+from netstack_bench.run_metrics import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import Row
 
@@ -81,17 +81,17 @@ async def test_a_section_that_raises_ends() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    before = Pump.read_now, Source.array, costs.spin.offer_processor
+    before = Pump.read_now, Source.array, run_metrics.spin.offer_processor
 
     async def main() -> None:
         with profiled("producer", False) as nothing:
             assert nothing is None
-            assert (Pump.read_now, Source.array, costs.spin.offer_processor) == before
+            assert (Pump.read_now, Source.array, run_metrics.spin.offer_processor) == before
         with profiled("producer", True):
             assert Pump.read_now is not before[0]
 
     trio.run(main)
-    assert (Pump.read_now, Source.array, costs.spin.offer_processor) == before
+    assert (Pump.read_now, Source.array, run_metrics.spin.offer_processor) == before
 
 
 @pytest.mark.slow

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from netstack_bench.decision.effects import AT_A_LOOK, LOOKS, Effects, Run
 from netstack_bench.decision.experiment import Budget, Experiment, continued
-from netstack_bench.decision.goal import MARGIN, Answer, Goal
+from netstack_bench.decision.goal import AT_A_LOOK, LOOKS, MARGIN, Answer, Effects, Goal, Run
 from netstack_bench.grid import Grid, PlannedRun
 from netstack_bench.interval import t_quantile
 from netstack_bench.report.answers import decide

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from netstack_bench.inputs import InputError, read_rows
+from netstack_bench.rows import InputError, read_rows
 
 
 def write(path: Path, content: str | bytes) -> str:

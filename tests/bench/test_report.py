@@ -10,8 +10,7 @@ from bench.pages import assert_whole
 from drawings import by_class, drawings
 
 from netstack_bench.charts.page import LOOKS, distinct, numbered
-from netstack_bench.charts.plane import Plane, by_category, draw_plane
-from netstack_bench.charts.svg import Mark, Series, marker, nice_ticks, spread_out
+from netstack_bench.charts.svg import Mark, Plane, Series, by_category, draw_plane, marker, nice_ticks, spread_out
 from netstack_bench.grid import Grid
 from netstack_bench.labels import Figure, distinct_warnings
 from netstack_bench.report import Analysis, build_report, findings

@@ -10,8 +10,7 @@ import pytest
 from drawings import by_class, drawings
 
 from netstack_bench.charts.page import NARROW_PX
-from netstack_bench.charts.plane import Plane, Upright, draw_plane
-from netstack_bench.charts.svg import Mark, Series
+from netstack_bench.charts.svg import Mark, Plane, Series, Upright, draw_plane
 from netstack_bench.grid import Grid
 from netstack_bench.report import Analysis, build_report, findings
 from netstack_bench.report.buffers import (

@@ -9,8 +9,7 @@ import pytest
 from drawings import by_class, drawings
 
 from netstack.base.units import format_latency
-from netstack_bench.charts.plane import Plane, draw_plane, pareto
-from netstack_bench.charts.svg import Mark, Series
+from netstack_bench.charts.svg import Mark, Plane, Series, draw_plane, pareto
 from netstack_bench.grid import Grid
 from netstack_bench.report import Analysis, build_report
 from netstack_bench.report.filters import Filters, choice_text

@@ -13,8 +13,7 @@ from hypothesis import given, strategies as st
 from netstack.base.errors import LocalProtocolError
 from netstack.exchange.outbound.selector import KeyGroupSelector
 from netstack_bench.arrow_input import keep, kept, read_packed, write_packed
-from netstack_bench.inputs import Rows, table_rows
-from netstack_bench.rows import RowSource, RowVerifier, joined, repeated, rolling
+from netstack_bench.rows import Rows, RowSource, RowVerifier, joined, repeated, rolling, table_rows
 
 LINES = [f"row {at}".encode() * (at % 4) for at in range(23)]
 crcs = st.lists(st.integers(0, 2**32 - 1), max_size=40)

@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 from netstack.base.units import format_duration, format_latency
 
 from ..charts.page import both_sizes, callout, figure, heads, legend, notes, swatch, table
-from ..charts.plane import Plane, by_category, draw_plane
-from ..charts.svg import Look, Mark, Series
+from ..charts.svg import Look, Mark, Plane, Series, by_category, draw_plane
 from ..experiment import Page
 from .figures import GOAL_MS, Point, verdicts
 from .spec import MODES, SINKS, CheckpointsSpec

@@ -15,8 +15,7 @@ from typing import Final, final
 from ..grid import Grid, PlannedRun
 from ..interval import ENOUGH_REPEATS
 from ..spec import RunSpec
-from .effects import LOOKS
-from .goal import Answer
+from .goal import LOOKS, Answer
 
 DEFAULT_BUDGET_S: Final = 180.0
 _LONGEST_ADVICE_S: Final = 3600.0

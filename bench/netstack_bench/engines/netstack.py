@@ -26,13 +26,12 @@ from netstack.exchange.record.formats import format_named
 from netstack.network.handles import InputGate, ResultPartition
 
 from ..arrivals import warm_ns
-from ..costs import profiled
 from ..endpoints import PARTITION, address_of, config_of, descriptors_of
 from ..generator import Source
 from ..pacing import Throttle, clock_ns
 from ..places.local.worker_io import AnySource, ConsumerIo, Facts, ProducerIo
 from ..rows import RowSource
-from ..run_metrics import Observation, observing
+from ..run_metrics import Observation, observing, profiled
 from ..spec import RunSpec
 from ..verifier import Taker
 from .netstack_blocking import consume_blocking, produce_blocking

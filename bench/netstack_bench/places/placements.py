@@ -21,7 +21,7 @@ from netstack.base.units import counted
 from netstack.spark.settings import SparkSettings
 
 from ..grid import Grid, PlannedRun
-from ..inputs import is_file_name, read_rows
+from ..rows import is_file_name, read_rows
 from ..spec import RunOnce, RunSpec, constants_of
 from ..store import Store
 from ..sweep import Bar, Progress

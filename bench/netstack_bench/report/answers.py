@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ..decision.effects import Effects, Run, Share
-from ..decision.goal import Answer, Candidate, Goal, answer, most_named
+from ..decision.goal import Answer, Candidate, Effects, Goal, Run, Share, answer, most_named
 from ..labels import bottleneck_name
 from .charts import timeout_label
 from .points import Analysis, Line, row_latency

@@ -22,8 +22,7 @@ from typing import Any, Final
 from netstack.base.units import counted, format_size, three_digits
 
 from ..charts.page import both_sizes, chart_grid, figure, heads, legend, numbered, table
-from ..charts.plane import Plane, Upright, draw_plane
-from ..charts.svg import Mark, Series, facets_attribute
+from ..charts.svg import Mark, Plane, Series, Upright, draw_plane, facets_attribute
 from ..labels import Figure, setting, setting_name, setting_text
 from ..spec import RunSpec
 from ..store import Row

@@ -17,8 +17,7 @@ from typing import Final
 from netstack.base.units import format_count, format_duration, three_digits
 
 from ..charts.page import both_sizes, distinct, legend as charts_legend
-from ..charts.plane import Plane, by_category, draw_plane
-from ..charts.svg import Look, Mark, Series, facets_attribute
+from ..charts.svg import Look, Mark, Plane, Series, by_category, draw_plane, facets_attribute
 from ..labels import Figure
 from .filters import Filters
 from .points import Analysis, Line, micro

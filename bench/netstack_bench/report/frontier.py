@@ -17,8 +17,7 @@ from typing import Final
 from netstack.base.units import format_count, format_size, three_digits
 
 from ..charts.page import both_sizes
-from ..charts.plane import Frontier, Plane, draw_plane, pareto
-from ..charts.svg import Mark, Series, nice_ticks
+from ..charts.svg import Frontier, Mark, Plane, Series, draw_plane, nice_ticks, pareto
 from ..grid import Kind
 from ..labels import Figure
 from .charts import legend, styles, tabbed, timeout_label

@@ -18,8 +18,7 @@ from typing import Any, Final, final
 from netstack.base.units import format_count
 
 from ..charts.page import both_sizes
-from ..charts.plane import Plane, draw_plane
-from ..charts.svg import Mark, Series
+from ..charts.svg import Mark, Plane, Series, draw_plane
 from ..document import RATE_KEPT
 from ..labels import Figure
 from ..store import Row

@@ -18,8 +18,7 @@ from html import escape
 from typing import Final
 
 from ..charts.page import both_sizes, chart_grid, distinct, figure, legend
-from ..charts.plane import Plane, draw_plane
-from ..charts.svg import Look, Mark, Series
+from ..charts.svg import Look, Mark, Plane, Series, draw_plane
 from ..grid import Kind
 from ..histogram import PERCENTILES
 from .charts import styles, timeout_label

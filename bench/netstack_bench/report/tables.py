@@ -16,7 +16,7 @@ from netstack.base.units import format_count, format_size, three_digits
 
 from ..charts.page import heads, swatch, table
 from ..charts.svg import facets_attribute
-from ..decision.effects import Share
+from ..decision.goal import Share
 from ..emulation import DIFFERENCES, RATIOS, WITHIN, Cell, Error, emulation_cells, emulation_summary
 from ..interval import Verdict
 from ..labels import setting_name, setting_text

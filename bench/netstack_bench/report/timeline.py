@@ -17,8 +17,7 @@ from typing import Any, Final
 from netstack.base.units import counted
 
 from ..charts.page import both_sizes, legend as charts_legend, numbered
-from ..charts.plane import Plane, draw_plane
-from ..charts.svg import Mark, Series, nice_ticks
+from ..charts.svg import Mark, Plane, Series, draw_plane, nice_ticks
 from ..grid import Kind
 from ..store import Row
 from .charts import View, panel, tabs, timeout_label, views

@@ -24,9 +24,9 @@ from ...base.units import first_of, format_size
 from ...network.waiting.threads import InThread
 from ...schedule.descriptors.shuffle import TaskManagerLocation
 from ..control.messages import DropDataset
-from .pages import Entries
 from .resource_manager.taskmanagers import ConnectedTaskManager, TaskManagers
 from .store import JobStore
+from .views.bounds import Entries
 
 MAX_NAMED: Final = 1000
 """Maximum number of TaskManagers in the document of a dataset."""

@@ -28,8 +28,7 @@ from ...base.text.safe_text import safe_error
 from ...schedule.checkpoint.coordinator import CheckpointCoordinator
 from ...schedule.commit_phase import COMMITTED
 from ...schedule.execution import JobState
-from ...schedule.graph.job_file import job_of
-from ...schedule.graph.job_limits import check_counts, check_limits, shortened_name
+from ...schedule.graph.job_file import check_counts, check_limits, job_of, shortened_name
 from ...schedule.slots.slot_sharing import FixedPlacement
 from ..disk_retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from .datasets import readers_of

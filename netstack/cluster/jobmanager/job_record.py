@@ -21,9 +21,8 @@ from ...schedule.checkpoint.storage import CheckpointStorage
 from ...schedule.descriptors.blob_store import CODE_KEY
 from ...schedule.descriptors.information import JobInformation
 from ...schedule.failover.restart import restart_strategy
-from ...schedule.graph.job_file import job_of
+from ...schedule.graph.job_file import check_size, job_of, shortened_name
 from ...schedule.graph.job_generator import GeneratedJob, generate_job
-from ...schedule.graph.job_limits import check_size, shortened_name
 from ...schedule.graph.stream_graph import StreamGraph
 from ...schedule.scheduler import Scheduler, SchedulerSettings
 from ...schedule.slots.slot_pool import SlotPoolSettings

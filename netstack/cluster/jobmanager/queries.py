@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, final
 from ...base.errors import ConfigError
 from ...base.text.safe_text import safe_repr
 from ...base.units import counted
-from ...schedule.graph.job_limits import check_limits
+from ...schedule.graph.job_file import check_limits
 from ..control.port import Answers
 from .blobs import Upload
 from .dispatcher import Dispatcher
@@ -21,8 +21,7 @@ from .job_master.stacks import StackQueries
 from .job_record import JobRecord, audit
 from .job_services import JobManagerParts
 from .log import fatal_traceback
-from .pages import page
-from .views.bounds import RESULT_CHARACTERS, fit_job, sendable
+from .views.bounds import RESULT_CHARACTERS, fit_job, page, sendable
 from .views.cluster_snapshots import ClusterSnapshots
 from .views.documents import MAX_SUBTASKS, job_document, position_of, summary, taskmanager_entries
 

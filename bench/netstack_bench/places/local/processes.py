@@ -28,7 +28,7 @@ from netstack.base.own_packages import import_folders
 from netstack.base.scratch import scratch_folder
 
 from ...generator import MissingExtra
-from ...inputs import InputError
+from ...rows import InputError
 from ..conversation import Conversation, OnProgress
 
 ROLES: Final = ("producer", "consumer")

@@ -72,7 +72,7 @@ class Facts:
     debloated_buffer_bytes: int | None = None  # the last debloated size
     metrics: dict[str, float] | None = None  # of `netstack_bench.run_metrics`, as the timeline
     timeline: list[dict[str, float]] | None = None
-    costs: list[dict[str, Any]] | None = None  # time by activity (`netstack_bench.costs`), in profiled runs
+    costs: list[dict[str, Any]] | None = None  # time by activity (`netstack_bench.run_metrics`), in profiled runs
     checkpoints: dict[str, Any] = field(
         default_factory=dict
     )  # number and durations (`netstack_bench.cell_checkpoints`)

@@ -42,7 +42,7 @@ from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import ship
 
 from ...grid import Grid, PlannedRun, with_rows
-from ...inputs import Rows
+from ...rows import Rows
 from ...spec import RunOnce, RunSpec
 from ...store import Row, Store, StoreError, append_whole, read_sweep
 from ...sweep import Bar, Progress, make_runs, succeeded

@@ -22,7 +22,7 @@ from netstack.spark.failures import explain_storage, plain_errors, spark_errors
 
 from ...arrow_input import PackedRows, packed_batches, write_batches, write_packed
 from ...generator import import_arrow
-from ...inputs import Rows, column_at, is_file_name, read_rows, table_rows
+from ...rows import Rows, column_at, is_file_name, read_rows, table_rows
 from ...spec import RunSpec
 from ...store import Store
 

@@ -26,9 +26,8 @@ from ...control.messages import AskDetails
 from ..job_master.job_master import JobMaster
 from ..job_record import JobRecord
 from ..job_services import JobManagerParts
-from ..pages import Entries
 from ..resource_manager.taskmanagers import ConnectedTaskManager
-from .bounds import RESULT_CHARACTERS, fair_part, fit_job, packed_bytes
+from .bounds import RESULT_CHARACTERS, Entries, fair_part, fit_job, packed_bytes
 from .documents import chaining_of, edges_of, job_document, position_of, taskmanager_document
 from .tuning import bottleneck_of
 

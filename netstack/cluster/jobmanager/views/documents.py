@@ -22,10 +22,9 @@ from ..job_master.job_master import JobMaster
 from ..job_record import JobRecord
 from ..job_services import JobManagerParts
 from ..log import blocked_text, failure_documents, place_of
-from ..pages import Entries
 from ..progress import edges_at, merged_latencies, queued_by_vertex, summed_progress
 from ..resource_manager.taskmanagers import ConnectedTaskManager
-from .bounds import fair_part, shortened_vertices
+from .bounds import Entries, fair_part, shortened_vertices
 
 MOST_WORK: Final = 1 << 16
 """About how many ages of queued markers count for all vertices together; of more, evenly chosen ones."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack_bench.inputs import InputError
 from netstack_bench.places.conversation import RunState
 from netstack_bench.places.local.processes import MeasurementFailed, PhaseLimits, Workers
 from netstack_bench.places.local.runner import run_once
+from netstack_bench.rows import InputError
 from netstack_bench.spec import RunSpec
 
 pytestmark = pytest.mark.slow
@@ -101,7 +101,7 @@ def test_an_unexpected_exception_shows_its_traceback(engine: BrokenEngine) -> No
     ("instead", "expected"),
     [
         ("from netstack.base.errors import ConfigError\nraise ConfigError('no such thing')", ConfigError),
-        ("from netstack_bench.inputs import InputError\nraise InputError('no such thing')", InputError),
+        ("from netstack_bench.rows import InputError\nraise InputError('no such thing')", InputError),
         ("from netstack.base.errors import ConnectionLost\nraise ConnectionLost('no such thing')", MeasurementFailed),
     ],
 )

@@ -31,7 +31,6 @@ from netstack.spark.interruptible import JobTooSlow
 from netstack.spark.settings import SparkSettings
 from netstack_bench.grid import Grid
 from netstack_bench.histogram import Histogram
-from netstack_bench.inputs import InputError
 from netstack_bench.places.local.processes import MeasurementFailed
 from netstack_bench.places.spark.engine import SparkEngine
 from netstack_bench.places.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, node_frame, per_setting, with_sweep
@@ -49,6 +48,7 @@ from netstack_bench.places.spark.tables import (
     write_tables,
 )
 from netstack_bench.places.spark.workload import frame_of
+from netstack_bench.rows import InputError
 from netstack_bench.store import Store, flatten, read_rows
 
 pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]  # one JVM for all of them

@@ -20,7 +20,7 @@ from netstack.cluster.jobmanager.job_record import RememberedJobs
 from netstack.cluster.jobmanager.service import open_jobmanager
 from netstack.schedule.checkpoint.coordinator import CheckpointCoordinator
 from netstack.schedule.checkpoint.instructions import CheckpointSettings, JobTask
-from netstack.schedule.graph import job_limits
+from netstack.schedule.graph import job_file
 
 LARGE_BYTES = 36 * 100_000
 
@@ -62,7 +62,7 @@ async def test_a_job_of_many_edges_is_refused_before_anything_is_made_of_it(monk
         await user.resubmit(definition("some", edges=100))
         monkeypatch.setattr(dispatcher, "read_job", None)
         with pytest.raises(RequestRefused, match="8,193 edges between operators; the maximum is 8,192"):
-            await user.resubmit(definition("many", edges=job_limits.MAX_EDGES + 1))
+            await user.resubmit(definition("many", edges=job_file.MAX_EDGES + 1))
 
 
 async def test_large_jobs_that_have_ended_are_forgotten_before_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:

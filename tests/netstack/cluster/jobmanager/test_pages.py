@@ -19,18 +19,18 @@ from served_pages import ask, pipeline
 from netstack.base.errors import ConfigError, RequestRefused
 from netstack.cli import cli
 from netstack.cluster.control.frames import MAX_FRAME_BYTES
-from netstack.cluster.jobmanager import pages
 from netstack.cluster.jobmanager.client import JobClient, open_job_client
 from netstack.cluster.jobmanager.datasets import DatasetRecord, KeptPartition
 from netstack.cluster.jobmanager.peer_budget import PeerBudget
 from netstack.cluster.jobmanager.resource_manager.taskmanagers import ConnectedTaskManager
 from netstack.cluster.jobmanager.service import JobManager
+from netstack.cluster.jobmanager.views import bounds
 from netstack.cluster.jobmanager.views.bounds import fair_part, fit_job, packed_bytes
 from netstack.cluster.jobmanager.views.cluster_snapshots import MAX_PARTS, MAX_SNAPSHOT_BYTES
 from netstack.cluster.jobmanager.views.documents import taskmanagers_document
 from netstack.cluster.web.serve import open_web
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
-from netstack.schedule.graph import job_limits
+from netstack.schedule.graph import job_file
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 POSITIONS = st.tuples(st.floats(0, 9), st.text(max_size=2))
@@ -49,7 +49,7 @@ def test_what_is_there_all_the_time_is_in_exactly_one_page(
     found: list[tuple[str, Any]] = []
     answer: dict[str, Any] = {"after": None}
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(pages, "PAGE_BYTES", 6000)
+        monkeypatch.setattr(bounds, "PAGE_BYTES", 6000)
         while "after" in answer:
             lists = {
                 name: [
@@ -58,7 +58,7 @@ def test_what_is_there_all_the_time_is_in_exactly_one_page(
                 ]
                 for name, entries in (("first", first), ("second", second))
             }
-            answer = pages.page(answer, lists)
+            answer = bounds.page(answer, lists)
             assert packed_bytes(answer) < 6000 + 5000 + 500
             found += [(name, tuple(each["is"])) for name in ("first", "second") for each in answer[name]]
             if "after" in answer:
@@ -82,7 +82,7 @@ def test_only_the_largest_give_way(sizes: list[int], most: int) -> None:
 def test_a_position_that_is_none_is_refused() -> None:
     for wrong in ("x", [1.0, "x"], ["other", 1.0, "x"], ["jobs", 1, "x"], ["jobs", 1.0, "x", 2], {}):
         with pytest.raises(ConfigError, match="is not where a page ended"):
-            pages.page({"after": wrong}, {"jobs": ()})
+            bounds.page({"after": wrong}, {"jobs": ()})
 
 
 def wide(vertices: int, parallelism: int) -> StreamEnvironment:
@@ -205,4 +205,4 @@ async def test_a_job_that_would_occupy_the_jobmanager_is_refused(vertices: int, 
         with pytest.raises(RequestRefused, match=text):
             await user.submit(wide(vertices, parallelism))
         assert await user.jobs() == []
-    job_limits.check_size(job_limits.MAX_OPERATORS, [job_limits.MAX_SUBTASKS])
+    job_file.check_size(job_file.MAX_OPERATORS, [job_file.MAX_SUBTASKS])

@@ -221,7 +221,7 @@ async def test_no_text_of_a_job_is_long(change: Callable[[Any], None], place: st
 
 async def test_summaries_come_in_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Long names of an earlier release made the answer too large for everybody."""
-    monkeypatch.setattr("netstack.cluster.jobmanager.pages.PAGE_BYTES", 3000)
+    monkeypatch.setattr("netstack.cluster.jobmanager.views.bounds.PAGE_BYTES", 3000)
     stored = {"restore": None, "code": {}, "builds": {}}
     for number in range(10):
         job = {**stored, "job_id": f"{number:016}", "document": {"name": "x" * 3_000_000}, "submitted_at": number % 3}
