@@ -7,8 +7,8 @@ import random
 from itertools import islice
 
 import pytest
-from fuzz_search import CORPUS, corpus_of, failure_of, inputs, search, smallest
-from fuzz_targets import TARGETS
+from fuzz.search import CORPUS, corpus_of, failure_of, inputs, search, smallest
+from fuzz.targets import TARGETS
 
 SEED = int(os.environ["NETSTACK_FUZZ_SEED"])
 INPUTS = int(os.environ.get("NETSTACK_FUZZ_INPUTS", "20"))
@@ -39,8 +39,8 @@ def test_the_search_finds_what_hides_behind_two_conditions(monkeypatch: pytest.M
             raise IndexError("found")
 
     monkeypatch.setitem(TARGETS, "planted", target)
-    monkeypatch.setattr("fuzz_search.corpus_of", lambda _name: {"one": b"net, or not"})
-    monkeypatch.setattr("fuzz_search.keep", lambda *_: None)
+    monkeypatch.setattr("fuzz.search.corpus_of", lambda _name: {"one": b"net, or not"})
+    monkeypatch.setattr("fuzz.search.keep", lambda *_: None)
     chance = random.Random(1)
     assert any(failure_of("planted", data) for data in islice(inputs(chance, [b"net, or not"]), 5000))
     assert smallest("planted", b"net\xff and more") == b"net\xff"

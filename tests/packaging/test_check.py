@@ -44,7 +44,7 @@ def test_the_tests_of_a_module_come_before_those_that_reach_it_through_others() 
 
 @pytest.mark.whole
 def test_a_changed_test_and_the_tests_of_a_changed_helper_run() -> None:
-    actual = check.tests_of([Path("tests/system/test_jobs.py"), Path("tests/system/jobworld.py")])
+    actual = check.tests_of([Path("tests/system/test_jobs.py"), Path("tests/support/jobworld.py")])
     assert actual[0] == ROOT / "tests/system/test_jobs.py"
     assert ROOT / "tests/system/test_placement.py" in actual or ROOT / "tests/system/test_tune.py" in actual
 

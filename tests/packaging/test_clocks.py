@@ -26,7 +26,7 @@ LEAST_LIMIT_S: Final = 60
 VIRTUAL: Final = ("autojump_clock", "run_virtual", "MockClock", "virtual_clock", "netstack.testing.simulate")
 
 ALLOWED: Final = {
-    "fuzz/fuzz_search.py:search": "a program that searches for so long",
+    "support/fuzz/search.py:search": "a program that searches for so long",
     "netstack/network/blocking/test_portal.py:test_what_was_done_when_the_time_was_up_counts": "it may take long",
     "netstack/cluster/taskmanager/installed/userjobs/jobs.py:compute": "an operator that computes for so long",
     "netstack/cluster/task/test_latency.py:test_setting_the_clock_of_a_host_makes_no_latency": "the clock that it sets",
@@ -36,8 +36,8 @@ ALLOWED: Final = {
     "support/leftovers.py:left_since": "a limit of 30 s for processes and threads that are ending",
     "support/trio_runs.py:_RealLimit": "ends a hang",
     "support/trio_runs.py:virtual_clock": "virtual time rests while a thread works",
-    "system/cluster_jobs.py:computes": "an operator that computes for so long",
-    "system/flood_processes.py:tell": "a program of long tests",
+    "support/cluster_jobs.py:computes": "an operator that computes for so long",
+    "support/system/flood_processes.py:tell": "a program of long tests",
     "system/spark_driver.py:main": "a program of long tests",
     "system/test_flame_graphs.py:test_the_page_draws_where_a_task_spends_its_time": "what must not happen; never wrong",
     "system/test_floods.py:Victim": "of long tests",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hostile_rig import descriptors
+from system.hostile_rig import descriptors
 
 
 @pytest.fixture

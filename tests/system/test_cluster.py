@@ -13,7 +13,7 @@ from typing import Any
 import cluster_jobs
 import jobworld
 import pytest
-from cluster_rig import PATIENCE_S, ClusterRig, end
+from system.cluster_rig import PATIENCE_S, ClusterRig, end
 
 from netstack.base.errors import JobFailed
 from netstack.cli import main
@@ -23,7 +23,6 @@ from netstack.schedule.plan.plan import make_plan
 from netstack.schedule.slots.slots import LoadBalanceMode
 
 pytestmark = pytest.mark.slow
-HERE = str(Path(__file__).parent)
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
@@ -213,7 +212,7 @@ def test_a_failure_in_code_that_was_sent_is_told_with_its_lines_and_remembered(t
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(4, flags=["--allow-submitted"])
         words = ("cluster_jobs:with_code_of", "-p", "module=sent_failing", "--ship", str(tmp_path / "sent_failing.py"))
-        message = communicate(rig.command("submit", *words, "-p", "parallelism=1", "--wait", path=[HERE]), 1)[1]
+        message = communicate(rig.command("submit", *words, "-p", "parallelism=1", "--wait"), 1)[1]
         job_line, *lines, last = message.splitlines()
         job_id = job_line.removeprefix("job ")
         text = "\n".join(lines)
@@ -242,7 +241,7 @@ def test_who_waits_for_a_job_gets_its_results_though_the_jobmanager_is_killed(tm
     with ClusterRig(tmp_path) as rig:
         rig.start_taskmanagers(1, 1)
         words = ["submit", "jobworld:two_pipelines", "--wait", "--json"]
-        with rig.command(*words, path=[HERE]) as waiting:
+        with rig.command(*words) as waiting:
             rig.wait_until(lambda: rig.ask(JobClient.jobs))
             (job,) = rig.ask(JobClient.jobs)
             rig.wait_until(lambda: rig.job(job["job_id"])["checkpoints_completed"] >= 2)

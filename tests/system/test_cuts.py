@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import trio
-from cluster_rig import ClusterRig
 from cutting import cutting_proxy
+from system.cluster_rig import ClusterRig
 
 from netstack.base.config import NetworkConfig
 from netstack.base.ids import ChannelDescriptor

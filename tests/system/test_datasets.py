@@ -12,9 +12,9 @@ from pathlib import Path
 import batch_jobs
 import pytest
 import trio
-from cluster_rig import ClusterRig
 from kept_files import kept_files
 from process_tree import slots_of
+from system.cluster_rig import ClusterRig
 from trio.testing import trio_test
 
 from netstack.base.errors import RequestRefused

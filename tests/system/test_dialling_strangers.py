@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 import trio
 import trio.testing
-from hostile_rig import (
+from system.hostile_rig import (
     ANY_PORT,
     CONFIG,
     CONNECTION_ERROR,

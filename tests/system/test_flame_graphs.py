@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cluster_jobs
 import pytest
 import trio
 from browser import open_browser
-from cluster_rig import ClusterRig
+from system.cluster_rig import ClusterRig
 
 from netstack.network.connection.authentication import Secret
 
@@ -27,7 +26,7 @@ def names_of(node: dict[str, Any]) -> Iterator[str]:
 
 
 def submit(rig: ClusterRig, *words: str) -> str:
-    with rig.command("submit", *words, "--json", path=[str(Path(cluster_jobs.__file__).parent)]) as command:
+    with rig.command("submit", *words, "--json") as command:
         out, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
     actual: str = json.loads(out)["job_id"]

@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from flood_processes import HEADER, PING, PONG, frame, hello
+from system import flood_processes
+from system.flood_processes import HEADER, PING, PONG, frame, hello
 
-PROGRAM = [sys.executable, str(Path(__file__).with_name("flood_processes.py"))]
+PROGRAM = [sys.executable, flood_processes.__file__]
 KEPT = 0.4
 PING_S = 0.1
 ATTEMPTS = 4

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import trio
 import trio.testing
-from hostile_rig import (
+from system.hostile_rig import (
     ACKNOWLEDGE,
     ALIGNED,
     BACKLOG,

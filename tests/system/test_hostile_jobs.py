@@ -11,7 +11,7 @@ from typing import Any
 
 import cluster_jobs
 import pytest
-from cluster_rig import ClusterRig
+from system.cluster_rig import ClusterRig
 
 from netstack.cluster.jobmanager.client import JobClient
 

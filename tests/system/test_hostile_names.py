@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import cluster_jobs
 import pytest
-from cluster_rig import ClusterRig
 from prometheus_client.parser import text_string_to_metric_families
+from system.cluster_rig import ClusterRig
 
 from netstack.base.errors import RequestRefused
 from netstack.cluster.jobmanager.client import JobClient

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 import trio.testing
-from hostile_rig import (
+from system.hostile_rig import (
     ALIGNED,
     ANY_PORT,
     BACKLOG,

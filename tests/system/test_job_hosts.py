@@ -73,7 +73,7 @@ class Cluster:
 
 @contextmanager
 def open_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heartbeat_timeout: str) -> Iterator[Cluster]:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(jobworld.__file__).parent), str(ROOT)]))
     with Hosts(3) as hosts:
         yield Cluster(hosts, tmp_path, heartbeat_timeout)
 

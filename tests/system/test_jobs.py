@@ -17,11 +17,6 @@ pytestmark = pytest.mark.slow
 COUNT = 6_000
 
 
-@pytest.fixture(autouse=True)
-def jobworld_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-
-
 async def until(cluster: LocalCluster, job_id: str, condition: Any) -> dict[str, Any]:
     with trio.fail_after(120):
         while not condition(actual := await cluster.client.job(job_id)):  # noqa: ASYNC110  # another process

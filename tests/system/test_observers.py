@@ -9,7 +9,7 @@ from typing import Any
 
 import cluster_jobs
 import pytest
-from cluster_rig import ClusterRig
+from system.cluster_rig import ClusterRig
 
 from netstack.network.connection.authentication import Secret
 
@@ -33,8 +33,7 @@ def test_a_result_that_is_no_json_is_shown_everywhere_and_ends_nothing(tmp_path:
             return json.loads(out, parse_constant=pytest.fail)
 
         rig.start_taskmanagers(1, 1)
-        job = str(Path(cluster_jobs.__file__).parent)
-        with rig.command("submit", "cluster_jobs:odd_results", "--json", path=[job]) as command:
+        with rig.command("submit", "cluster_jobs:odd_results", "--json") as command:
             out, err = command.communicate(timeout=120)
         assert command.returncode == 0, err
         job_id = json.loads(out)["job_id"]

@@ -8,28 +8,16 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import cluster_jobs
 import pytest
-from cluster_rig import ClusterRig
-from page_attacks import ATTACKS, attack, reset
+from system.cluster_rig import ClusterRig, memory_bytes, port_of
+from system.page_attacks import ATTACKS, attack, reset
 
 from netstack.cluster.jobmanager.client import JobClient
 
 pytestmark = pytest.mark.slow
 ROUNDS = 5
-
-
-def port_of(url: str | None) -> int:
-    assert url is not None
-    port = urlsplit(url if "//" in url else f"//{url}").port
-    assert port is not None
-    return port
-
-
-def memory_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def status_of(answer: bytes) -> int:

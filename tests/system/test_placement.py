@@ -16,11 +16,6 @@ from netstack.schedule import LoadBalanceMode, StreamEnvironment, StreamGraph, m
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
-def jobworld_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-
-
 async def places(cluster: LocalCluster, job_id: str) -> dict[tuple[str, int], str]:
     """The TaskManager of every subtask."""
     with trio.fail_after(120):

@@ -12,8 +12,7 @@ import cluster_jobs
 import msgpack
 import pytest
 import trio
-from cluster_rig import ClusterRig
-from test_page_attacks import memory_bytes, port_of
+from system.cluster_rig import ClusterRig, memory_bytes, port_of
 
 from netstack.base.transport import transport_for
 from netstack.cluster.control.messages import GREETING, VERSION

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_rig import ClusterRig
 from process_tree import children_of, fork_servers_of, slots_of
+from system.cluster_rig import ClusterRig
 
 from netstack.cli import main
 from netstack.network.connection.authentication import Secret

@@ -94,7 +94,7 @@ class Cluster:
         self.hosts = hosts
         self.spark = spark
         self.master = spark.master
-        self._environment = {**spark.driver_environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/system'}"}
+        self._environment = {**spark.driver_environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"}
 
     def start(self, words: list[str]) -> subprocess.Popen[str]:
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -11,13 +11,12 @@ from typing import Any
 
 import jobworld
 import pytest
-from cluster_rig import PATIENCE_S, ClusterRig, end
+from system.cluster_rig import PATIENCE_S, ClusterRig, end
 
 from netstack.cli import main
 from netstack.cluster.jobmanager.client import JobClient
 
 pytestmark = pytest.mark.slow
-HERE = str(Path(__file__).parent)
 
 
 def free_address() -> str:
@@ -42,7 +41,7 @@ def test_the_standby_goes_on_with_the_jobs_of_who_is_gone(tmp_path: Path, how: s
             rig.address += f",{address}"
             rig.start_taskmanagers(1, 1, flags=["--heartbeat-timeout", "3s"])
             words = ["submit", "jobworld:two_pipelines", "--wait", "--json"]
-            with rig.command(*words, path=[HERE]) as waiting:
+            with rig.command(*words) as waiting:
                 rig.wait_until(lambda: rig.ask(JobClient.jobs))
                 (job,) = rig.ask(JobClient.jobs)
                 rig.wait_until(lambda: rig.job(job["job_id"])["checkpoints_completed"] >= 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import state_jobs
-from cluster_rig import ClusterRig
+from system.cluster_rig import ClusterRig
 
 from netstack.cli import main
 from netstack.schedule.commit_phase import COMMITTED

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import jobworld
 import pytest
 import trio
@@ -12,11 +10,6 @@ from netstack.cli.tune import tune_lines, tuned
 from netstack.cluster.jobmanager.local import open_local_cluster
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def jobworld_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from workers import free_address
+from spark.workers import free_address
 
 import netstack.spark
 from netstack import blocking

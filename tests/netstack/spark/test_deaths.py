@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from process_tree import children_of
-from workers import free_address
+from spark.workers import free_address
 
 from netstack.network.connection.authentication import Secret
 
@@ -111,7 +111,7 @@ def kill_executor(driver: int, rng: random.Random) -> None:
 
 def starting(folder: Path, *words: object) -> Start:
     command = [sys.executable, *map(str, words)]
-    path = os.pathsep.join(map(str, (ROOT, HERE, ROOT / "tests/system")))
+    path = os.pathsep.join(map(str, (ROOT, HERE, ROOT / "tests/support")))
     environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
 
     def start() -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from workers import listening, silent
+from spark.workers import listening, silent
 
 from netstack.base import build
 from netstack.base.errors import ConfigError

@@ -15,11 +15,10 @@ from typing import Any
 
 import jobworld
 import pytest
-from workers import listening, silent
+from spark.workers import listening, silent
 
 from netstack.base.errors import ConfigError, JobFailed, RequestRefused
 from netstack.cli import main
-from netstack.schedule.checkpoint.instructions import CheckpointSettings
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -28,19 +27,6 @@ from netstack.spark import SparkFailed, run
 pytestmark = [pytest.mark.java, pytest.mark.whole, pytest.mark.xdist_group("spark")]
 
 ROOT = Path(__file__).resolve().parents[3]
-COUNT = 4000
-
-
-def counting(sink: str = "count") -> StreamEnvironment:
-    settings = StreamSettings(
-        checkpoints=CheckpointSettings(interval_s=0.2),
-        restart=RestartSettings(kind="fixed_delay", delay_s=0.2),
-        retain="always",
-    )
-    job = StreamEnvironment("on spark", parallelism=2, max_parallelism=128, settings=settings)
-    numbers = job.source("jobworld:Numbers", name="numbers", parameters={"count": COUNT, "per_s": 1000.0})
-    numbers.key_by("jobworld:key_of").sink("jobworld:Count", name=sink)
-    return job
 
 
 @pytest.mark.long
@@ -58,17 +44,17 @@ def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    result = run(spark, counting(), taskmanagers=2, slots=1, folder=str(tmp_path))
+    result = run(spark, jobworld.counting(), taskmanagers=2, slots=1, folder=str(tmp_path))
     killer.join()
     assert killed
     assert result.state == "finished"
     reported = result.results["count"].values()
-    assert sorted(row for subtask in reported for row in subtask["counts"]) == jobworld.expected(2 * COUNT)
+    assert sorted(row for subtask in reported for row in subtask["counts"]) == jobworld.expected(8000)
     assert max(subtask["attempt"] for subtask in reported) >= 1
     assert silent()
     (savepoint,) = (tmp_path / "checkpoints").iterdir()
     with pytest.raises(RequestRefused, match="'count', but job 'on spark'"):
-        run(spark, counting("tally"), taskmanagers=2, slots=1, from_savepoint=str(savepoint))
+        run(spark, jobworld.counting("tally"), taskmanagers=2, slots=1, from_savepoint=str(savepoint))
 
 
 def test_wrong_settings_are_refused_before_a_stage_starts_which_would_fail_and_start_again(spark: Any) -> None:
@@ -79,9 +65,9 @@ def test_wrong_settings_are_refused_before_a_stage_starts_which_would_fail_and_s
         ({"slots_in": "threads"}, "slots_in='threads' is unknown; give processes or loop"),
     ):
         with pytest.raises(ConfigError, match=says):
-            run(spark, counting(), **wrong)
+            run(spark, jobworld.counting(), **wrong)
     with pytest.raises(ConfigError, match="job is a function;"):
-        run(spark, counting)  # type: ignore[arg-type]
+        run(spark, jobworld.counting)  # type: ignore[arg-type]
 
 
 def test_a_record_that_is_too_long_is_refused_by_the_limit_that_was_given(spark: Any) -> None:
@@ -174,7 +160,7 @@ def test_what_the_command_refuses_starts_no_spark(
 
 def test_what_cannot_run_is_one_sentence(spark: Any) -> None:
     with pytest.raises(SparkFailed, match="needs 3 slots") as caught:
-        run(spark, counting(), taskmanagers=3)
+        run(spark, jobworld.counting(), taskmanagers=3)
     assert "\n" not in str(caught.value)
     job = StreamEnvironment("fails", settings=StreamSettings(restart=RestartSettings(kind="none")))
     numbers = job.source("jobworld:Numbers", parameters={"count": 10, "per_s": 1000.0})

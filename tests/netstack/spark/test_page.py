@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jobworld
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_job_run import counting
-from workers import free_address
+from spark.workers import free_address
 
 from netstack.network.connection.authentication import Secret
 from netstack.schedule.graph.stream_builder import StreamEnvironment
@@ -123,5 +123,5 @@ def test_a_job_feeds_spark_and_one_is_placed_by_it(spark: Any, tmp_path: Path) -
     run_block("clicks.sink", {"clicks": clicks})
     assert "to spark" in {node.name for node in job.stream_graph().nodes}
     places = {"taskmanagers=8": "taskmanagers=2", "/shared/checkpoints": str(tmp_path)}
-    names = run_block("run(spark, job", {"spark": spark, "job": counting(), "replaced": places})
+    names = run_block("run(spark, job", {"spark": spark, "job": jobworld.counting(), "replaced": places})
     assert names["result"].state == "finished"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from workers import free_address
+from spark.workers import free_address
 
 from netstack.base.errors import CheckpointError, ConfigError, RecordError
 from netstack.cluster.task.context import OperatorContext

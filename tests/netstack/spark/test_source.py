@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from workers import free_address
+from spark.workers import free_address
 
 pytest.importorskip("pyspark")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from process_tree import python_workers
-from workers import listening, silent
+from spark.workers import listening, silent
 
 pytest.importorskip("pyspark")
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 from jobmanager.scripted_taskmanager import jobmanager
-from page_attacks import ATTACKS, attack
 from served_pages import ask, running
+from system.page_attacks import ATTACKS, attack
 
 from netstack.base import contained
 from netstack.cluster.jobmanager.views.metrics import CATALOGUE, statistics

@@ -57,7 +57,7 @@ def test_fewer_bytes_than_announced() -> None:
 def test_zstd_takes_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = bytes.fromhex("28b52ffd6400")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(RemoteProtocolError, match=r"pyarrow>=16.* compression\.codec: LZ4|codec: LZ4") as caught:
+    with pytest.raises(RemoteProtocolError, match=r"pyarrow>=16.*codec: LZ4") as caught:
         inflate(memoryview(lengths(len(frame), 100) + frame), 1024)
     assert caught.value.code is ErrorCode.UNEXPECTED_FRAME
 

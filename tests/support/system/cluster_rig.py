@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from urllib.parse import urlsplit
 
 import trio
 
@@ -108,13 +109,13 @@ class ClusterRig:
         self.wait_until(is_running)
         return actual[0]
 
-    def command(self, *words: str, path: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        """A command that asks this cluster, as a process of its own; `path` is where it finds more modules."""
+    def command(self, *words: str) -> subprocess.Popen[bytes]:
+        """A command that asks this cluster, as a process of its own."""
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "netstack.cli", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **self.environment(), "PYTHONPATH": os.pathsep.join([*search_path(), *path])},
+            env={**os.environ, **self.environment(), "PYTHONPATH": os.pathsep.join(search_path())},
         )
 
     def log(self) -> str:
@@ -147,3 +148,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
+
+
+def port_of(url: str | None) -> int:
+    assert url is not None
+    port = urlsplit(url if "//" in url else f"//{url}").port
+    assert port is not None
+    return port
+
+
+def memory_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

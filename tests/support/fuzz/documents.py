@@ -1,6 +1,6 @@
 """What TaskManagers, clients, browsers and files tell in documents: each taken, or refused as promised.
 
-A target suppresses exactly the errors that its function promises; `fuzz_targets.run` those of netstack.
+A target suppresses exactly the errors that its function promises; `fuzz.targets.run` those of netstack.
 """
 
 from __future__ import annotations

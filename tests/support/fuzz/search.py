@@ -1,6 +1,6 @@
 """Looks for inputs that break a target: changes what is in the corpus, and keeps what goes where nothing went before.
 
-    python tests/fuzz/fuzz_search.py --seconds 60 [TARGET ...]     the corpus grows by what is new, failures are told
+    python tests/support/fuzz/search.py --seconds 60 [TARGET ...]     the corpus grows by what is new, failures are told
 
 Takes: targets, a corpus, a seed. Gives: the first input that fails, made small. Where it goes is told by Python's own
 line tracing, so the pure build is searched (NETSTACK_PURE=1 is set): no compiler, no library.
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-CORPUS = Path(__file__).parent / "corpus"
+CORPUS = Path(__file__).parents[2] / "fuzz/corpus"
 MOST_BYTES = 4096
 INTERESTING = (0, 1, 2, 3, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 PIECES = (
@@ -81,7 +81,7 @@ def inputs(chance: random.Random, corpus: list[bytes]) -> Iterator[bytes]:
 
 def failure_of(name: str, data: bytes) -> BaseException | None:
     """What a target does with an input that it must not do; None if all is well."""
-    from fuzz_targets import run
+    from fuzz.targets import run
 
     try:
         run(name, data)
@@ -183,7 +183,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="for each target")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))
     arguments = parser.parse_args()
-    from fuzz_targets import TARGETS
+    from fuzz.targets import TARGETS
 
     failures = 0
     for name in arguments.targets or TARGETS:
@@ -197,5 +197,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("NETSTACK_PURE", "1")
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+    sys.path[0:1] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
     sys.exit(main())

@@ -12,9 +12,9 @@ import struct
 import zlib
 from collections.abc import Callable
 
-import fuzz_documents
 import lz4.frame
 
+from fuzz import documents
 from netstack.base.config import NetworkConfig
 from netstack.base.errors import ConnectionLost, NetstackError, RemoteProtocolError
 from netstack.base.events import decode_event
@@ -281,7 +281,7 @@ TARGETS: dict[str, Target] = {
     "index": index,
     "pages": pages,
     "job": job,
-    **fuzz_documents.TARGETS,
+    **documents.TARGETS,
 }
 
 

@@ -53,6 +53,19 @@ def three_pipelines() -> StreamEnvironment:
     return pipelines("a", "b", "c", count=1_000)
 
 
+def counting(sink: str = "count") -> StreamEnvironment:
+    """Two subtasks count 4,000 numbers each; its last checkpoint stays."""
+    settings = StreamSettings(
+        checkpoints=CheckpointSettings(interval_s=0.2),
+        restart=RestartSettings(kind="fixed_delay", delay_s=0.2),
+        retain="always",
+    )
+    job = StreamEnvironment("on spark", parallelism=2, max_parallelism=128, settings=settings)
+    numbers = job.source("jobworld:Numbers", name="numbers", parameters={"count": 4000, "per_s": 1000.0})
+    numbers.key_by("jobworld:key_of").sink("jobworld:Count", name=sink)
+    return job
+
+
 def long_records() -> list[bytes]:
     """A source of one record, longer than a network buffer."""
     return [bytes(70_000)]

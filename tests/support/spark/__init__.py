@@ -1,0 +1,1 @@
+"""Addresses of the workers of a Spark session."""

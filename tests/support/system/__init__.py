@@ -1,0 +1,1 @@
+"""A cluster of processes, and peers that attack it."""
