@@ -65,6 +65,7 @@ class JobJournal:
         self.blocked: dict[tuple[str, int], SlotBlocked] = {}
         self._slots_missing = 0
         self._limited = LimitedLog(LOGGER, time.monotonic)
+        self._restarts = LimitedLog(LOGGER, time.monotonic, burst=200)  # a job may restart a hundred times a second
 
     def note(self, what: str, text: str) -> None:
         """Adds an entry to the job's log."""
@@ -73,7 +74,7 @@ class JobJournal:
     def state_changed(self, before: JobState, after: JobState) -> None:
         """Logs a new state of the job."""
         self.note("job", f"{before.value} -> {after.value}")
-        LOGGER.info("%s is now %s", self._job, after.value)
+        self._restarts.log(logging.INFO, "state", f"{self._job} is now {after.value}")
 
     def failed(self, event: events.Event, roots: Sequence[Failure], reported: Failed | None, now: JobState) -> None:
         """Logs each root failure with its decision in one line; attaches secondary failures to it."""
@@ -81,7 +82,7 @@ class JobJournal:
             led_to = ENDED if root.decision.delay_s is None else str(root.decision)
             self.failures.add(time.time(), reported or Failed(root.cause), led_to)
             self.note("failure", f"{root.cause}; {root.decision}")
-            LOGGER.warning("%s: %s; %s", self._job, root.cause, root.decision)
+            self._restarts.log(logging.WARNING, "failure", f"{self._job}: {root.cause}; {root.decision}")
         if not roots and isinstance(event, events.TaskFailed | events.TasksLost | events.GlobalFailure):
             self.note("task", event.cause)
             if reported is not None and now is not JobState.RUNNING:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from jobmanager.scripted_taskmanager import client, document, jobmanager, taskma
 from trio.testing import MockClock
 
 from netstack.cluster.failure_report import MAX_BYTES as REPORT_BYTES, size_bytes
+from netstack.cluster.jobmanager.job_master.job_master import JobJournal
 from netstack.cluster.jobmanager.log import (
     BESIDE,
     ENDED,
@@ -22,6 +25,7 @@ from netstack.cluster.jobmanager.log import (
     failure_documents,
     fatal_traceback,
 )
+from netstack.schedule.execution import JobState
 from netstack.schedule.graph.settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -202,3 +206,16 @@ def test_only_the_failure_that_ended_a_job_is_its_cause() -> None:
     assert "line 1" in fatal_traceback({"state": "failed", **failure_documents(history)})
     assert fatal_traceback({"state": "canceled", **failure_documents(history)}) == ""
     assert fatal_traceback({"state": "failed"}) == "", "of a release that kept none"
+
+
+def test_a_job_that_restarts_without_end_is_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a delay it restarted 128 times a second, with three lines in the JobManager's log for each."""
+    caplog.set_level(logging.INFO)
+    journal = JobJournal("0" * 16, "loops")
+    root: Any = SimpleNamespace(cause="map: ValueError", decision=SimpleNamespace(delay_s=0.0))
+    event: Any = None
+    for _ in range(1000):
+        journal.failed(event, [root], None, JobState.RUNNING)
+        journal.state_changed(JobState.RUNNING, JobState.RESTARTING)
+    assert journal.log.added == 2000
+    assert 200 < len(caplog.records) < 500
