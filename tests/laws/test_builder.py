@@ -57,7 +57,7 @@ def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script:
                 taken = builder.append(source)
                 assert taken == min(len(source), capacity - len(written))
                 written += source[:taken]
-                assert builder.writable_bytes == capacity - len(written)
+                assert builder.capacity - builder.written_bytes == capacity - len(written)
             case "run":
                 size, most, count = arguments
                 for number in range(count):
@@ -72,7 +72,7 @@ def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script:
                     records += 1
                     written += frame(record)
                 assert builder.records + builder.pen.records == records
-                assert builder.writable_bytes == capacity - len(written)
+                assert builder.capacity - builder.written_bytes == capacity - len(written)
             case "trim" if not finished:
                 builder.trim(arguments[0])
                 capacity = min(max(arguments[0], len(written)), SIZE)

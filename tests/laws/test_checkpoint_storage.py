@@ -344,7 +344,7 @@ def test_a_kill_or_a_power_failure_at_any_step_loses_no_complete_checkpoint(
     assert newest is not None
     assert (newest.checkpoint_id, storage.refused) == (next_id, ())
     (epoch,) = disk.folder("/jobs/one").names.keys() - {f"chk-{next_id:08d}"}
-    assert epoch == f"epoch-{storage.epoch:08d}"
+    assert epoch == f"epoch-{storage._fence.epoch:08d}"
     assert sorted(name.split(".")[0] for name in disk.folder(newest.path).names) == ["manifest", "sink-0", "sink-1"]
 
 

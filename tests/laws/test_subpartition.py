@@ -94,7 +94,7 @@ class Stage:
         written = element.builder.append(data)
         self.counter += written
         element.unread += data[:written]
-        if not element.builder.writable_bytes:
+        if element.builder.capacity == element.builder.written_bytes:
             self.finish()
 
     def finish(self) -> None:

@@ -73,11 +73,6 @@ class BufferBuilder:
         self._has_consumer = False
 
     @property
-    def writable_bytes(self) -> int:
-        """Free bytes below the capacity."""
-        return self.capacity - self.written_bytes
-
-    @property
     def written_bytes(self) -> int:
         """Committed bytes plus those of the pen."""
         if not self.is_pen_open:

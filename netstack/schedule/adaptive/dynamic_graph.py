@@ -81,10 +81,6 @@ class DynamicGraph:
         if dataset in self._sizes:
             self._sizes[dataset].forget(partition)
 
-    def sizes(self, dataset: int) -> DatasetSizes | None:
-        """The sizes of a dataset; None before its first producer has finished."""
-        return self._sizes.get(dataset)
-
     def _try(self, vertex: int) -> bool:
         topology = self._topology
         if topology.is_initialised(vertex):

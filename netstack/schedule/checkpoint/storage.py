@@ -124,11 +124,6 @@ class CheckpointStorage:
 
     # Ownership.
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of this master; 0 before it has taken the folder over."""
-        return self._fence.epoch
-
     def take_over(self, *, steal: bool = False) -> int:
         """Makes this object the master of the folder; call it before `newest` determines the checkpoint to restore.
 

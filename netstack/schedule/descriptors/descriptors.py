@@ -7,7 +7,7 @@ key of a blob. `loaded` fetches blobs; the channels of a gate can be read only a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NewType, TypeAlias, final
 
 import msgpack
@@ -157,23 +157,6 @@ class TaskDeploymentDescriptor:
     restore: int | None = None
     partitions: tuple[PartitionDescriptor, ...] = ()
     gates: tuple[InputGateDescriptor, ...] = ()
-
-    def loaded(self, fetch: Callable[[BlobKey], bytes]) -> TaskDeploymentDescriptor:
-        """The same descriptor with everything inline.
-
-        Args:
-            fetch: reads a blob; its errors pass through.
-        """
-
-        def inline(part: MaybeOffloaded) -> bytes:
-            return part if isinstance(part, bytes) else fetch(part)
-
-        return replace(
-            self,
-            job_information=inline(self.job_information),
-            task_information=inline(self.task_information),
-            gates=tuple(replace(gate, groups=tuple(inline(group) for group in gate.groups)) for gate in self.gates),
-        )
 
     def pack(self) -> bytes:
         """Returns msgpack bytes."""

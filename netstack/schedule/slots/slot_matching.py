@@ -38,16 +38,6 @@ class ResourceMapping:
         self._reserved = reserved
         self._flexible = flexible
 
-    @property
-    def reserved(self) -> dict[ResourceProfile, dict[ResourceProfile, int]]:
-        """Reserved slots of each requested profile: number by slot profile."""
-        return {request: dict(+slots) for request, slots in self._reserved.items()}
-
-    @property
-    def flexible(self) -> dict[ResourceProfile, int]:
-        """Unreserved slots: number by profile."""
-        return dict(+self._flexible)
-
     def allows(self, request: ResourceProfile, slot: ResourceProfile) -> bool:
         """Whether a request may take a slot without leaving another request unserved, by their profiles."""
         return can_serve(slot, request) and (self._reserved[request][slot] > 0 or self._flexible[slot] > 0)

@@ -14,7 +14,7 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, TypeVar, final
 
 import trio
 
@@ -27,8 +27,6 @@ GiveBirth = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens the service of a host."""
 
 LogEvent = Callable[[str], None]
-
-_LONGEST_END_S: Final = 120.0
 
 
 @final

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from schedule.descriptors import loaded as load_parts
 
 from netstack.base.ids import ResultPartitionType
 from netstack.cluster.jobmanager.job_master.inbox import Inbox
@@ -380,7 +381,7 @@ class Cluster:
             sent = [TaskDeploymentDescriptor.parse(data) for _, data in self.scheduler.descriptors(deploy)]
             assert [actual.attempt.attempt for actual in sent] == deploy.attempts.tolist()
             for descriptor in sent:
-                self.assert_up_to_date(descriptor.loaded(lambda key: self.blob(key)))
+                self.assert_up_to_date(load_parts(descriptor, lambda key: self.blob(key)))
         for subtask, attempt, slot in zip(
             deploy.subtasks.tolist(), deploy.attempts.tolist(), deploy.slots, strict=True
         ):

@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 import trio.testing
+from schedule.descriptors import loaded as load_parts
 
 from netstack.base.config import NetworkConfig
 from netstack.base.events import Alignment, CheckpointBarrier
@@ -231,7 +232,7 @@ class Run:
         self._give(PartitionConsumable(partitions[partition], 0))
 
     def _make(self, descriptor: TaskDeploymentDescriptor, environment: NetworkEnvironment) -> None:
-        loaded = descriptor.loaded(lambda key: self._store.get("run-1", key))
+        loaded = load_parts(descriptor, lambda key: self._store.get("run-1", key))
         assert isinstance(loaded.job_information, bytes)
         assert isinstance(loaded.task_information, bytes)
         job, task = JobInformation.parse(loaded.job_information), TaskInformation.parse(loaded.task_information)

@@ -56,10 +56,6 @@ class AttemptTranslator:
 
     # To TaskManagers.
 
-    def attempt(self, subtask: int) -> Attempt:
-        """Returns the current attempt of a subtask."""
-        return (*self._scheduler.topology.place_of(subtask), self._scheduler.attempt(subtask))
-
     def cancellations(self, cancel: instructions.Cancel) -> Iterator[Addressed]:
         """Yields the messages of a `Cancel`."""
         for name, attempts in self._by_taskmanager(cancel.subtasks, cancel.attempts, cancel.slots):

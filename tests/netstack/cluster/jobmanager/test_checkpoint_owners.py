@@ -43,7 +43,7 @@ async def test_the_folder_of_a_running_job_is_its_own(tmp_path: Path) -> None:
         assert sorted(manager.dispatcher.running) == sorted([job_id, other_id])
         storage = manager.dispatcher.records[job_id].storage
         assert storage is not None
-        assert storage.epoch == 1
+        assert storage._fence.epoch == 1
         await user.ask("cancel", job_id=job_id)
         assert (await user.ask("submit", document=job(folder, "next")))["job_id"]
 

@@ -60,7 +60,7 @@ def test_a_sink_waits_for_both_sources():
     assert graph.grow() == ()
     assert topology.parallelism_of(2) == UNDECIDED
     finish(graph, topology, 1, 100)
-    assert graph.sizes(0).total_bytes + graph.sizes(1).total_bytes == 26_000
+    assert graph._sizes[0].total_bytes + graph._sizes[1].total_bytes == 26_000
     assert graph.grow() == (2,)
     assert topology.parallelism_of(2) == 10
     assert graph.grow() == ()
@@ -79,7 +79,7 @@ def test_a_forward_target_gets_the_parallelism_of_its_group():
     assert topology.parallelism_of(1) == 5
     assert topology.subpartition_counts(0).tolist() == [26] * 5
     finish(graph, topology, 0, 100)
-    assert graph.sizes(0).total_bytes == 13_000
+    assert graph._sizes[0].total_bytes == 13_000
     pieces = [topology.input_info(0).pieces_of(subtask) for subtask in range(5)]
     assert [(list(one[0].partitions), len(one[0].subpartitions)) for one in pieces] == [([k], 26) for k in range(5)]
 
@@ -173,8 +173,8 @@ def test_a_lost_partition_is_forgotten():
     graph.grow()
     graph.forget(0, 3)
     graph.forget(1, 9)
-    assert graph.sizes(0).recorded == 5
-    assert graph.sizes(1).recorded == 4
+    assert graph._sizes[0].recorded == 5
+    assert graph._sizes[1].recorded == 4
 
 
 def test_a_producer_that_runs_again_delays_the_decision():
@@ -182,7 +182,7 @@ def test_a_producer_that_runs_again_delays_the_decision():
     graph = DynamicGraph(topology, ten)
     graph.grow()
     graph.forget(0, 0)  # nothing reported yet
-    assert graph.sizes(0) is None
+    assert 0 not in graph._sizes
     finish(graph, topology, 0, 100)
     graph.forget(0, 1)
     assert graph.grow() == ()
@@ -197,7 +197,7 @@ def test_sizes_of_all_to_all_datasets_are_compacted_when_all_consumers_are_there
     finish(graph, topology, 0, 100)
     graph.grow()
     graph.forget(0, 0)
-    assert graph.sizes(0).is_complete
+    assert graph._sizes[0].is_complete
 
 
 def test_the_partitioner_says_what_belongs_together():

@@ -160,7 +160,7 @@ def test_at_whatever_moment_the_folder_is_taken_over_both_agree_on_what_is_compl
         newest = CheckpointStorage(folder).newest()
         assert newest == after
         assert newest is not None
-        assert newest.manifest.epoch > old.epoch
+        assert newest.manifest.epoch > old._fence.epoch
         if is_over:
             break
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from schedule.descriptors import loaded as load_parts
 
 from netstack.base.errors import LocalProtocolError
 from netstack.base.ids import ResultPartitionType
@@ -79,7 +80,7 @@ class Setting:
         return [TaskDeploymentDescriptor.parse(data) for data in actual.values()]
 
     def addresses(self, descriptor: TaskDeploymentDescriptor) -> list[str]:
-        loaded = descriptor.loaded(lambda key: self.store.get("run-1", key))
+        loaded = load_parts(descriptor, lambda key: self.store.get("run-1", key))
         return [channel.address for channel in loaded.gates[0].gate().channels]
 
 
@@ -91,7 +92,7 @@ def test_four_descriptors_in_the_order_of_the_group(is_offloading: bool) -> None
     assert len({descriptor.gates[0].groups for descriptor in consumers}) == 1
     for index, descriptor in enumerate(consumers):
         assert setting.addresses(descriptor) == [location.address for location in LOCATIONS]
-        loaded = descriptor.loaded(lambda key: setting.store.get("run-1", key))
+        loaded = load_parts(descriptor, lambda key: setting.store.get("run-1", key))
         channels = loaded.gates[0].gate().channels
         assert {channel.subpartition for channel in channels} == {index}
         assert [channel.partition_id for channel in channels] == [f"run-1/words/{number}.0" for number in range(4)]
@@ -200,7 +201,7 @@ def test_invalidated_lists_are_made_anew() -> None:
     setting.deployment.invalidate(index_array([0]))
     (after,) = setting.sent(4)
     assert before.gates[0].groups != after.gates[0].groups
-    loaded = after.loaded(lambda key: setting.store.get("run-1", key))
+    loaded = load_parts(after, lambda key: setting.store.get("run-1", key))
     assert loaded.gates[0].gate().channels[1].partition_id == "run-1/words/1.1"
     assert before.gates[0].groups[0] not in setting.store.keys("run-1")
     setting.deployment.clear()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgpack
 import pytest
+from schedule.descriptors import loaded as load_parts
 
 from netstack.base.errors import LocalProtocolError, RemoteProtocolError
 from netstack.base.ids import ResultPartitionType
@@ -80,7 +81,7 @@ def test_what_was_offloaded_is_loaded_before_it_is_read() -> None:
     original = descriptor(KEY)
     with pytest.raises(LocalProtocolError, match="shuffle-1 is not loaded"):
         original.gates[0].gate()
-    loaded = original.loaded({"task-0": b"task", KEY: LIST}.__getitem__)
+    loaded = load_parts(original, {"task-0": b"task", KEY: LIST}.__getitem__)
     assert (loaded.task_information, loaded.job_information) == (b"task", b"job information")
     assert len(loaded.gates[0].gate().channels) == 2
 

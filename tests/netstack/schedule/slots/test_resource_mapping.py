@@ -17,12 +17,12 @@ def mapping(requests, slots):
 
 def named(counts):
     names = {profile: name for name, profile in PROFILES.items()}
-    return {names[profile]: count for profile, count in counts.items()}
+    return {names[profile]: count for profile, count in counts.items() if count}
 
 
 def reserved(found):
     names = {profile: name for name, profile in PROFILES.items()}
-    return {names[request]: named(slots) for request, slots in found.reserved.items()}
+    return {names[request]: named(slots) for request, slots in found._reserved.items()}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_profiles_must_be_equal_unless_one_side_is_open(slot, request_, fits):
 def test_exact_pairs_leave_the_rest_flexible():
     actual = mapping("ssb", "bsss")
     assert reserved(actual) == {"s": {"s": 2}, "b": {"b": 1}}
-    assert named(actual.flexible) == {"s": 1}
+    assert named(+actual._flexible) == {"s": 1}
 
 
 def test_a_request_without_a_slot_of_its_profile_is_infeasible():
@@ -49,13 +49,13 @@ def test_unknown_requests_take_what_is_left():
     assert reserved(actual)["s"] == {"s": 1}
     assert reserved(actual)["b"] == {"b": 1}
     assert sum(reserved(actual)["U"].values()) == 2
-    assert sum(actual.flexible.values()) == 2
+    assert sum((+actual._flexible).values()) == 2
 
 
 def test_concrete_requests_come_before_unknown_ones_for_slots_of_any_profile():
     actual = mapping("UUssbb", "bs****")
     assert reserved(actual) == {"U": {"*": 2}, "s": {"s": 1, "*": 1}, "b": {"b": 1, "*": 1}}
-    assert actual.flexible == {}
+    assert (+actual._flexible) == {}
 
 
 def test_nothing_to_map():
@@ -68,7 +68,7 @@ def test_taking_a_flexible_slot_gives_a_reserved_one_back():
     actual = mapping("Ub", "bs*")  # U is served by s, so * is flexible
     assert reserved(actual) == {"U": {"s": 1}, "b": {"b": 1}}
     actual.take(UNKNOWN_PROFILE, ANY_PROFILE)
-    assert named(actual.flexible) == {"s": 1}
+    assert named(+actual._flexible) == {"s": 1}
     assert not actual.allows(BIG, SMALL)
     assert actual.allows(BIG, BIG)
 
@@ -87,7 +87,7 @@ def test_profiles_on_the_wrong_side_are_refused(requests, slots, what):
 
 def test_counts_are_kept():
     actual = mapping("UUsb", "bbb*ss")
-    total = Counter(actual.flexible)
-    for slots in actual.reserved.values():
+    total = Counter(+actual._flexible)
+    for slots in actual._reserved.values():
         total += Counter(slots)
     assert total == Counter(PROFILES[one] for one in "bbb*ss")
