@@ -13,7 +13,7 @@ from typing import Final
 
 TESTS: Final = Path(__file__).resolve().parents[1]
 LEAST_WORDS: Final = 4
-MOST_SENTENCES: Final = 939
+MOST_SENTENCES: Final = 926
 """Lower it when you shorten some."""
 
 

@@ -75,7 +75,7 @@ async def test_dialling_another_protocol(protocol: str) -> None:
 @pytest.mark.parametrize(
     ("first", "expected", "hint"),
     [
-        (hello(version=9), ErrorCode.VERSION_MISMATCH, "run the same netstack release"),
+        (hello(version=9), ErrorCode.VERSION_MISMATCH, "same netstack release"),
         (hello(segment=512), ErrorCode.SEGMENT_SIZE_MISMATCH, "set segment_size_bytes"),
         (
             hello() + frame(CONNECTION_ERROR, b"\x00\x13no room"),
@@ -100,7 +100,7 @@ async def test_dialling_who_does_not_fit(first: bytes, expected: ErrorCode, hint
 
 
 @pytest.mark.parametrize(
-    ("first", "hint"), [(b"", "in state greeting"), (hello()[:30], "in the middle of a frame")], ids=["nothing", "half"]
+    ("first", "hint"), [(b"", "in state greeting"), (hello()[:30], "middle of a frame")], ids=["nothing", "half"]
 )
 async def test_dialling_a_peer_that_ends_before_its_hello(first: bytes, hint: str) -> None:
     async with victim() as manager, server() as hostile, trio.open_nursery() as nursery:

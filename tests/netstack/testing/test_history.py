@@ -230,7 +230,7 @@ def test_a_witness_is_the_few_events_that_show_it() -> None:
         "sent record 7 of split 0 (made by a0)",
         *["applied record 7 of split 0 (made by a0)"] * 2,
     ]
-    assert str(actual["repeated"]).startswith("repeated: record 7 of split 0 is in the result 2 times\n  ")
+    assert str(actual["repeated"]).startswith("repeated: record 7 of split 0")
 
 
 def test_a_result_of_an_attempt_that_has_not_finished_counts_for_nothing() -> None:

@@ -199,7 +199,8 @@ def test_what_is_missing_is_a_problem() -> None:
     broken = Outcome(outcome.matrix, outcome.hosts, outcome.start_ns, outcome.stopped_ns, results, outcome.timeline)
     document = document_of(broken, "hosts")
     assert document["delivered"] is False
-    assert document["warnings"] == ["delivery: source-0: record 1 and those after it on its channel never arrived"]
+    (warning,) = document["warnings"]
+    assert warning.startswith("delivery: source-0: record 1 ")
 
 
 @pytest.mark.parametrize(
