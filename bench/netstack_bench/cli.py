@@ -34,7 +34,7 @@ from netstack.cli.values import COUNT, NUMBER
 from . import console
 from .channels.command import channels
 from .checkpoints.command import checkpoints
-from .compare import compare as compare_rows, point_words
+from .compare import compare as compare_rows, median_result, point_words
 from .decision.experiment import DEFAULT_BUDGET_S, Budget, continued
 from .decision.goal import Goal
 from .document import SCHEMA_VERSION
@@ -84,7 +84,6 @@ from .sweep import (
     describe,
     expected_failure,
     make_runs,
-    median_result,
     open_answer,
     pending,
     undecided_runs,

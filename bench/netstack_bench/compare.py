@@ -1,4 +1,4 @@
-"""Compares two sets of results: which differences exceed the noise.
+"""Compares two sets of results: which differences exceed the noise; and the medians of runs of the same settings.
 
 Points match if all their settings are equal, except the length of the runs (`records`, `seconds`, `warmup_s`). Each
 side is shown as its median over repeats.
@@ -22,8 +22,9 @@ from netstack.base.errors import ConfigError
 from netstack.base.units import counted, format_duration, format_size
 
 from .grid import run_kind
+from .histogram import Histogram
 from .interval import ENOUGH_REPEATS, JUDGED, Interval
-from .labels import Figure, is_duration, setting
+from .labels import Figure, distinct_warnings, is_duration, setting
 from .spec import RunSpec
 from .store import Row
 
@@ -262,3 +263,50 @@ def _order(point: _Point) -> tuple[Any, ...]:
         settings["channels"],
         tuple(str(value) for value in settings.values()),
     )
+
+
+_SHARED: Final = frozenset({"settings", "host", "version", "latency_histogram"})  # kept once for all repeats
+
+
+def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One document from runs of the same settings: medians, with `repeats`, `spread` and every run's figures.
+
+    A single document is returned unchanged.
+    """
+    if len(results) == 1:
+        return dict(results[0])
+    merged = _medians(results)
+    merged["latency_histogram"] = merged_histogram(results)
+    merged["delivered"] = all(result.get("delivered") is True for result in results)
+    merged["warnings"] = [text for text, _ in distinct_warnings(results)]
+    merged["settings"] = results[0].get("settings")
+    merged["repeats"] = len(results)
+    rates = [result["records_per_s"] for result in results]
+    merged["spread"] = {"records_per_s": [min(rates), max(rates)]}
+    merged["runs"] = [{name: value for name, value in result.items() if name not in _SHARED} for result in results]
+    return merged
+
+
+def merged_histogram(results: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The latencies of all runs as one histogram; None where none recorded any."""
+    histograms = [result["latency_histogram"] for result in results if result.get("latency_histogram")]
+    if not histograms:
+        return None
+    merged = Histogram()
+    for each in histograms:
+        merged.merge(Histogram.from_dict(each))
+    return merged.to_dict()
+
+
+def _medians(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for name, first in documents[0].items():
+        values = [document.get(name) for document in documents]
+        if isinstance(first, Mapping):
+            merged[name] = _medians([value for value in values if isinstance(value, Mapping)])
+        elif isinstance(first, (int, float)) and not isinstance(first, bool):
+            middle = statistics.median(value for value in values if isinstance(value, (int, float)))
+            merged[name] = round(middle) if isinstance(first, int) else middle
+        else:
+            merged[name] = first
+    return merged

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,8 +24,7 @@ from .emulation import emulation_cells, undecided_points
 from .grid import Grid, PlannedRun
 from .histogram import Histogram
 from .interval import looks_after
-from .labels import distinct_warnings
-from .places.local.processes import MeasurementFailed
+from .places.conversation import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .report.answers import decide
 from .report.points import Analysis
@@ -35,7 +33,6 @@ from .store import Row, Store, StoreError, arrow_table, flatten, read_sweep, req
 
 REPORT: Final = "report.html"
 COMPARISON: Final = "comparison.html"
-_SHARED: Final = frozenset({"settings", "host", "version", "latency_histogram"})  # kept once for all repeats
 
 
 _TOGETHER: Final = 6  # runs, where several can be made at once
@@ -307,50 +304,6 @@ def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, 
     elif row.get("records") == 0:
         row["error"] = "no record was sent during the run: the machine was stalled; measure again"
     return row, False, latencies
-
-
-def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One document from runs of the same settings: medians, with `repeats`, `spread` and every run's figures.
-
-    A single document is returned unchanged.
-    """
-    if len(results) == 1:
-        return dict(results[0])
-    merged = _medians(results)
-    merged["latency_histogram"] = merged_histogram(results)
-    merged["delivered"] = all(result.get("delivered") is True for result in results)
-    merged["warnings"] = [text for text, _ in distinct_warnings(results)]
-    merged["settings"] = results[0].get("settings")
-    merged["repeats"] = len(results)
-    rates = [result["records_per_s"] for result in results]
-    merged["spread"] = {"records_per_s": [min(rates), max(rates)]}
-    merged["runs"] = [{name: value for name, value in result.items() if name not in _SHARED} for result in results]
-    return merged
-
-
-def merged_histogram(results: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The latencies of all runs as one histogram; None where none recorded any."""
-    histograms = [result["latency_histogram"] for result in results if result.get("latency_histogram")]
-    if not histograms:
-        return None
-    merged = Histogram()
-    for each in histograms:
-        merged.merge(Histogram.from_dict(each))
-    return merged.to_dict()
-
-
-def _medians(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for name, first in documents[0].items():
-        values = [document.get(name) for document in documents]
-        if isinstance(first, Mapping):
-            merged[name] = _medians([value for value in values if isinstance(value, Mapping)])
-        elif isinstance(first, (int, float)) and not isinstance(first, bool):
-            middle = statistics.median(value for value in values if isinstance(value, (int, float)))
-            merged[name] = round(middle) if isinstance(first, int) else middle
-        else:
-            merged[name] = first
-    return merged
 
 
 def succeeded(row: Mapping[str, Any]) -> bool:

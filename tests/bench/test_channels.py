@@ -15,7 +15,8 @@ from netstack_bench.channels.command import document
 from netstack_bench.channels.spec import MOST_CHANNELS, ChannelsSpec
 from netstack_bench.channels.worker import Memory, Roll, consume, produce
 from netstack_bench.cli import main
-from netstack_bench.places.local.processes import MeasurementFailed, Summaries
+from netstack_bench.places.conversation import MeasurementFailed
+from netstack_bench.places.local.runner import Summaries
 
 InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 SPEC = ChannelsSpec(channels=1000, idle_seconds=0.5)

@@ -18,7 +18,7 @@ from netstack.cluster.jobmanager.job_master.checkpoints import CheckpointReport
 from netstack_bench.checkpoints import command
 from netstack_bench.checkpoints.command import Runner, jobs, measured_point, taken
 from netstack_bench.checkpoints.spec import MODES, CheckpointsSpec, Mode
-from netstack_bench.places.local.processes import MeasurementFailed
+from netstack_bench.places.conversation import MeasurementFailed
 
 # --------------------------------------------------------------------------------------------------------- measurement
 

@@ -19,7 +19,8 @@ from netstack_bench.isolate.page import build_page
 from netstack_bench.isolate.spec import PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
 from netstack_bench.isolate.text import plot, print_mode, settings_line, verdict
 from netstack_bench.isolate.worker import SKIP_NS, Arrivals, Brake, SlotPacer, consume, produce
-from netstack_bench.places.local.processes import MeasurementFailed, Summaries
+from netstack_bench.places.conversation import MeasurementFailed
+from netstack_bench.places.local.runner import Summaries
 
 MS = 1_000_000
 InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]

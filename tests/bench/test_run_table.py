@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from netstack_bench.compare import median_result
 from netstack_bench.labels import bottleneck
 from netstack_bench.run_table import describe_spec, peer_rows, print_run
 from netstack_bench.spec import RunSpec
-from netstack_bench.sweep import median_result
 
 FakeResult = Callable[..., dict[str, Any]]
 

@@ -11,20 +11,12 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConnectionLost, NetstackError
+from netstack_bench.compare import median_result
 from netstack_bench.engines.flink import FlinkSpec
 from netstack_bench.grid import Grid, PlannedRun
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
-from netstack_bench.sweep import (
-    REPORT,
-    PlaceUnusable,
-    SweepResult,
-    make_runs,
-    median_result,
-    pending,
-    succeeded,
-    undecided_runs,
-)
+from netstack_bench.sweep import REPORT, PlaceUnusable, SweepResult, make_runs, pending, succeeded, undecided_runs
 
 FakeResult = Callable[..., dict[str, Any]]
 GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1, 4))  # 8 runs

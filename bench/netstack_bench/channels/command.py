@@ -16,8 +16,8 @@ from .. import console
 from ..experiment import with_facts
 from ..flags import flag_of, flags, json_flag
 from ..labels import buffers_of
-from ..places.conversation import OnProgress
-from ..places.local.processes import MeasurementFailed, PhaseLimits, Summaries, run_pair
+from ..places.conversation import MeasurementFailed, OnProgress
+from ..places.local.runner import PhaseLimits, Summaries, run_pair
 from .spec import MOST_CHANNELS, ChannelsSpec
 
 _DEFAULT: Final = ChannelsSpec()

@@ -33,8 +33,7 @@ from .. import console
 from ..experiment import ResultFolder, output_flag
 from ..flags import flag, flag_of, flags, gate_flags, json_flag, record_bytes_flag
 from ..pacing import clock_ns
-from ..places.conversation import OnProgress, RunState
-from ..places.local.processes import MeasurementFailed
+from ..places.conversation import MeasurementFailed, OnProgress, RunState
 from ..stopping import kept_at_interrupt
 from .figures import Completed, Point, Stretch, point
 from .operators import SINK, SOURCE, TAKEN, job

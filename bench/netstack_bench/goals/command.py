@@ -29,19 +29,19 @@ from netstack.cli.values import COUNT, SECONDS
 from netstack_transports.tcp import LOOPBACK_CONGESTION_VARIABLE
 
 from .. import console
+from ..compare import median_result
 from ..engines.flink import FlinkSession
 from ..flags import flag, flags, json_flag, list_flag
 from ..host import host_facts, version
 from ..interval import Interval
+from ..places.conversation import MeasurementFailed
 from ..places.hosts.coordinator import run_over_hosts
 from ..places.hosts.result import of_all_channels
 from ..places.hosts.spec import MeshSpec
 from ..places.hosts.taskmanagers import local_taskmanagers
-from ..places.local.processes import MeasurementFailed
 from ..places.local.runner import run_once
 from ..spec import RunSpec
 from ..stopping import kept_at_interrupt
-from ..sweep import median_result
 from .jobs import measure_job
 from .rows import BUILDS, Measured, Row, cpu_rows, installed, measured_once, rows_with
 

@@ -31,7 +31,7 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 from ..engines.flink import FlinkSession
 from ..jobs.operators import RESULT, chain, in_one_process
-from ..places.local.processes import MeasurementFailed
+from ..places.conversation import MeasurementFailed
 from .sort import is_whole, write_rows
 from .sparse import measure_sparse
 

@@ -20,7 +20,7 @@ from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWrite
 from ..histogram import Histogram
 from ..pacing import clock_ns
 from ..places.local.pair_io import PairIo, serve
-from ..places.local.processes import PhaseLimits, run_pair
+from ..places.local.runner import PhaseLimits, run_pair
 
 LINE: Final = "delay=5ms&rate=12.5MB"
 """100 Mbit/s and 5 ms to the consumer, no delay for credit. Two busy processes fill it on any machine."""

@@ -21,8 +21,8 @@ from netstack.cli.values import RATE, SECONDS
 from .. import console
 from ..experiment import ResultFolder, output_flag
 from ..flags import flag, flag_of, flags, gate_flags, json_flag, record_bytes_flag
-from ..places.conversation import OnProgress
-from ..places.local.processes import MeasurementFailed, PhaseLimits, Summaries, Summary, run_pair
+from ..places.conversation import MeasurementFailed, OnProgress
+from ..places.local.runner import PhaseLimits, Summaries, Summary, run_pair
 from ..stopping import kept_at_interrupt
 from .page import build_page
 from .spec import BIN_TICKS, PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_NS, TICK_S, IsolateSpec, Phase, Subtask

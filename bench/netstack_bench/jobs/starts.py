@@ -22,7 +22,7 @@ from netstack.schedule.slots.slots import LoadBalanceMode
 
 from ..experiment import with_facts
 from ..host import Usage, cpu_seconds, usage_of
-from ..places.local.processes import MeasurementFailed
+from ..places.conversation import MeasurementFailed
 from .operators import PIPELINES, RESULT, all_to_all, chain, in_one_process, two_pipelines, wide
 from .spec import JobsSpec
 

@@ -19,10 +19,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
+from netstack.base.errors import NetstackError
+
 from ..spec import RunSpec
 
 Task = TypeVar("Task")
 Message: TypeAlias = Mapping[str, Any]
+
+
+class MeasurementFailed(NetstackError):
+    """A worker died, sent nothing or made no progress; the message names it and quotes its last words."""
 
 
 @final

@@ -24,7 +24,7 @@ from ..flags import flag, hosts_flags, json_flag, line_flags, network_flag, reco
 from ..grid import DEFAULT_LATENCY_RATE_PER_S, Grid, PlannedRun
 from ..interval import ENOUGH_REPEATS, Interval
 from ..labels import Figure, setting_text, warnings_of
-from ..places.local.processes import MeasurementFailed
+from ..places.conversation import MeasurementFailed
 from ..places.placements import LocalPlace, Runners, processes_of
 from ..report.answers import EVERY_WORKLOAD, Decision, answer_dict, decide
 from ..report.load import HighestRate

@@ -22,7 +22,7 @@ from netstack_bench.engines.flink.spec import CELLS
 from netstack_bench.generator import MissingExtra
 from netstack_bench.goals.jobs import write_words
 from netstack_bench.grid import Grid
-from netstack_bench.places.local.processes import MeasurementFailed
+from netstack_bench.places.conversation import MeasurementFailed
 from netstack_bench.places.placements import LocalPlace, Runners
 from netstack_bench.recommend.lines import lines, memory_bytes
 from netstack_bench.spec import RunSpec

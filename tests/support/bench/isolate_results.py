@@ -4,7 +4,7 @@ from typing import Any
 
 from netstack_bench.isolate.command import document
 from netstack_bench.isolate.spec import BIN_TICKS, TICK_NS, IsolateSpec
-from netstack_bench.places.local.processes import Summaries
+from netstack_bench.places.local.runner import Summaries
 
 SPEC = IsolateSpec(seconds=1.0, rate_per_s=1000.0)
 Mode = dict[str, Any]

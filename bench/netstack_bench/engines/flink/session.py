@@ -29,8 +29,7 @@ from ...arrivals import paced_window
 from ...checkpoints.figures import Completed, times
 from ...document import document, pace_warnings, timeout_warnings
 from ...histogram import Histogram
-from ...places.conversation import RunState
-from ...places.local.processes import MeasurementFailed
+from ...places.conversation import MeasurementFailed, RunState
 from ...spec import DEFAULT_SECONDS, RunSpec
 from .jar import java_command
 from .spec import FlinkSpec

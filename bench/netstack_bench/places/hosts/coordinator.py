@@ -42,8 +42,7 @@ from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.instructions import EndJob
 
 from ...spec import DEFAULT_SECONDS
-from ..conversation import Conversation, OnProgress, fraction_of, stalled_s
-from ..local.processes import MeasurementFailed
+from ..conversation import Conversation, MeasurementFailed, OnProgress, fraction_of, stalled_s
 from .clocks import HostClock, Reading, read_clock, translate
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
 from .result import Host, Outcome, Timeline, check_same_build, crowded_hosts, document_of

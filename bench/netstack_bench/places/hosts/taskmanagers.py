@@ -14,7 +14,8 @@ from typing import Any, Final, final
 from netstack.base.config import MIB
 
 from ...host import Usage, usage_of
-from ..local.processes import MeasurementFailed, Process
+from ..conversation import MeasurementFailed
+from ..local.runner import Process
 
 START_S: Final = 30.0
 _EXIT_S: Final = 5.0  # from closing its output to its end

@@ -25,8 +25,8 @@ from netstack.spark.settings import SparkSettings
 
 from ...spec import RunSpec
 from ...sweep import PlaceUnusable
+from ..conversation import MeasurementFailed
 from ..hosts.matrix import Matrix
-from ..local.processes import MeasurementFailed
 from .node import HOST_LATENCIES, KINDS, LOST, OK, SETUP, Ending, NodeJob, Row, run_node
 from .spec import SparkSpec
 from .workload import Workload

@@ -19,12 +19,11 @@ from netstack_bench.arrow_input import (
     keep,  # that of the invokables
     write_packed,
 )
-from netstack_bench.places.conversation import OnProgress, RunState
+from netstack_bench.places.conversation import MeasurementFailed, OnProgress, RunState
 from netstack_bench.places.hosts import invokables
 from netstack_bench.places.hosts.coordinator import MeshDeadlines, measure_mesh, open_mesh
 from netstack_bench.places.hosts.result import document_of
 from netstack_bench.places.hosts.spec import MeshSpec
-from netstack_bench.places.local.processes import MeasurementFailed
 from netstack_bench.rows import table_rows
 
 FAST = MeshDeadlines(setup_s=10, stalled_s=5, overall_s=10)

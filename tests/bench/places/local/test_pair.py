@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack_bench.places.conversation import RunState
-from netstack_bench.places.local.processes import MeasurementFailed, PhaseLimits, Summaries, run_pair
+from netstack_bench.places.conversation import MeasurementFailed, RunState
+from netstack_bench.places.local.runner import PhaseLimits, Summaries, run_pair
 
 pytestmark = pytest.mark.slow
 

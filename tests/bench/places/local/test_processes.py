@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from netstack.base.errors import ConfigError
-from netstack_bench.places.conversation import RunState
-from netstack_bench.places.local.processes import MeasurementFailed, PhaseLimits, Workers
-from netstack_bench.places.local.runner import run_once
+from netstack_bench.places.conversation import MeasurementFailed, RunState
+from netstack_bench.places.local.runner import PhaseLimits, Workers, run_once
 from netstack_bench.rows import InputError
 from netstack_bench.spec import RunSpec
 

@@ -31,7 +31,7 @@ from netstack.spark.interruptible import JobTooSlow
 from netstack.spark.settings import SparkSettings
 from netstack_bench.grid import Grid
 from netstack_bench.histogram import Histogram
-from netstack_bench.places.local.processes import MeasurementFailed
+from netstack_bench.places.conversation import MeasurementFailed
 from netstack_bench.places.spark.engine import SparkEngine
 from netstack_bench.places.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, node_frame, per_setting, with_sweep
 from netstack_bench.places.spark.spec import SparkSpec

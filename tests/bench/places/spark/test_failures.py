@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, PythonException
 
 from netstack.spark.driver import Executors
 from netstack.spark.failures import explain
-from netstack_bench.places.local.processes import MeasurementFailed
+from netstack_bench.places.conversation import MeasurementFailed
 from netstack_bench.places.spark.engine import EndingWatch, failure_of, first_failure
 from netstack_bench.places.spark.node import Ending
 from netstack_bench.sweep import PlaceUnusable

@@ -12,8 +12,8 @@ import trio
 
 from netstack.base import build
 from netstack.spark.barrier import BarrierTask
+from netstack_bench.places.conversation import MeasurementFailed
 from netstack_bench.places.hosts import coordinator
-from netstack_bench.places.local.processes import MeasurementFailed
 from netstack_bench.places.spark.node import FAULT, OK, SETUP, TIMEOUT, Node, NodeJob
 from netstack_bench.places.spark.spec import SparkSpec
 
