@@ -118,13 +118,13 @@ def test_markdown_has_a_line_a_row_and_what_misses_its_goal_is_bold() -> None:
     row = ROWS[0]
     assert row.other is not None
     actual = {
-        (row.ours, "compiled"): {0: result(40.0)},
+        (row.ours, "compiled"): {0: result(60.0)},
         (row.ours, "python"): {0: result(10.0)},
         (row.other, ""): {0: result(100.0)},
     }
     lines = markdown([row_document(row, actual)], "a remark").splitlines()
     assert len(lines) == 4
-    assert "| 0.40 | **0.10** | 0.35 / 0.20 |" in lines[-1]
+    assert "| 0.60 | **0.10** | 0.50 / 0.20 |" in lines[-1]
     assert len({line.count("|") for line in lines[1:]}) == 1
 
 
