@@ -170,6 +170,15 @@ class Chaining:
             tuple(conditions),
         )
 
+    def explain_between(self, source: str, target: str) -> tuple[ChainingExplanation, ...]:
+        """Explains every edge from one operator to another, by their names.
+
+        Raises:
+            ConfigError: there is no such operator.
+        """
+        first, second = self.graph.named(source), self.graph.named(target)
+        return tuple(self.explain(edge) for edge in self.graph.outputs_of(first) if edge.target == second)
+
     def _is_in_chain(self, edge: StreamEdge) -> bool:
         return not self._source_inputs[edge.source] and self._heads[edge.target] != edge.target
 

@@ -8,7 +8,7 @@ import pytest
 from job_shapes import job_graph
 
 from netstack.base.errors import ConfigError
-from netstack.schedule.graph.chaining import Chaining, ChainingExplanation
+from netstack.schedule.graph.chaining import Chaining
 from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import (
@@ -24,18 +24,12 @@ from netstack.schedule.graph.stream_graph import (
 F = "jobs:function"
 
 
-def explain_between(chaining: Chaining, source: str, target: str) -> list[ChainingExplanation]:
-    """Of every edge from one operator to another, by their names."""
-    first, second = chaining.graph.named(source), chaining.graph.named(target)
-    return [chaining.explain(edge) for edge in chaining.graph.outputs_of(first) if edge.target == second]
-
-
 def names(job: StreamEnvironment) -> list[str]:
     return [vertex.name for vertex in job_graph(job.stream_graph()).vertices]
 
 
 def refused(job: StreamEnvironment, source: str, target: str) -> list[str]:
-    (reported,) = explain_between(Chaining(job.stream_graph()), source, target)
+    (reported,) = Chaining(job.stream_graph()).explain_between(source, target)
     assert not reported.is_chained
     return [condition.number for condition in reported.deciding]
 
@@ -88,7 +82,7 @@ def test_every_pair_of_strategies(up: ChainingStrategy, down: ChainingStrategy, 
         down is ChainingStrategy.ALWAYS or (down is ChainingStrategy.HEAD_WITH_SOURCES and is_source)
     )
     chaining = Chaining(job.stream_graph())
-    (reported,) = explain_between(chaining, "first" if is_source else "second", "last")
+    (reported,) = chaining.explain_between("first" if is_source else "second", "last")
     assert reported.is_chained is wanted
     assert {condition.number for condition in reported.deciding if not condition.holds} <= {"C6", "C7"}
     assert len(chaining.chains) == (1 if wanted else 2) + (0 if is_source else 1)
@@ -105,7 +99,7 @@ def test_two_sources_become_inputs_of_one_vertex() -> None:
     assert vertex.operators == ("join", "map", "left", "right")
     assert vertex.is_source
     assert not made.job.edges
-    (reported,) = explain_between(made.chaining, "left", "join")
+    (reported,) = made.chaining.explain_between("left", "join")
     assert reported.is_chained
     assert reported.is_source_input
     assert [condition.number for condition in reported.conditions if condition.is_waived] == ["C1"]
@@ -163,7 +157,7 @@ def test_conditions_of_the_job_and_of_the_node() -> None:
         nodes=(StreamNode(name="head", is_source=True, has_operator=False), StreamNode(name="map")),
         edges=(StreamEdge(source=0, target=1),),
     )
-    (reported,) = explain_between(Chaining(without), "head", "map")
+    (reported,) = Chaining(without).explain_between("head", "map")
     assert [condition.number for condition in reported.deciding] == ["C4"]
     assert reported.reason == "not chained: C4 head has no operator"
 
@@ -212,10 +206,10 @@ def test_batch_exchange_on_a_forward_edge() -> None:
 def test_all_that_is_told_of_an_edge() -> None:
     job = StreamEnvironment()
     job.source(F, name="in").sink(F, name="out")
-    (reported,) = explain_between(Chaining(job.stream_graph()), "in", "out")
+    (reported,) = Chaining(job.stream_graph()).explain_between("in", "out")
     assert reported.reason == "chained: all conditions hold"
     assert str(reported).splitlines() == [
-        f"in -> out: {reported.reason}",
+        "in -> out: chained: all conditions hold",
         "  C1  yes    out has 1 input edge",
         "  C2  yes    chaining is on for the job",
         "  C3  yes    slot sharing group is default on both sides",
@@ -229,7 +223,7 @@ def test_all_that_is_told_of_an_edge() -> None:
         "  C11 yes    input 1 of out is one stream",
     ]
     with pytest.raises(ConfigError, match="no operator named 'elsewhere'"):
-        explain_between(Chaining(job.stream_graph()), "in", "elsewhere")
+        Chaining(job.stream_graph()).explain_between("in", "elsewhere")
 
 
 @pytest.mark.whole
