@@ -141,6 +141,7 @@ class ClientQueries:
         master = record.master
         if master is None:
             raise ConfigError(f"job {record.stored.job_id} ({record.name}) is not running, so it has no state to save")
+        master.check_takes_checkpoints()
         missing = self._parts.slots.missing(record.stored.job_id)
         if missing:
             raise ConfigError(

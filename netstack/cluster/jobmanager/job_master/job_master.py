@@ -310,12 +310,16 @@ class JobMaster:
         """
         return await self._take(savepoint=False, stops=False)
 
-    async def _take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
+    def check_takes_checkpoints(self) -> None:
+        """Raises LocalProtocolError if the job takes no checkpoints, whatever its tasks do."""
         if self._storage is None:
             raise LocalProtocolError(
                 f"job {self.name!r} takes no checkpoints: set `checkpoints` (an interval is not needed); a batch job"
                 " that keeps results never takes any"
             )
+
+    async def _take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
+        self.check_takes_checkpoints()
         if self._checkpoints is None:
             raise LocalProtocolError(f"job {self.name!r} is starting; ask again when its tasks run")
         return await self._checkpoints.take(savepoint=savepoint, stops=stops)

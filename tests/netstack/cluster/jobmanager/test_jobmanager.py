@@ -82,7 +82,7 @@ async def test_latencies_of_all_hosts_are_put_together(
 
 async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1) as first:
-        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        job_id = (await user.ask("submit", document=document(pipeline(checkpoints=CheckpointSettings()))))["job_id"]
         await trio.sleep(1.0)
         actual = await user.ask("job", job_id=job_id)
         assert actual["missing_slots"] == 1
@@ -92,6 +92,18 @@ async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> Non
         async with taskmanager(manager, slots=1) as second:
             first.finishes = second.finishes = True
             assert (await user.ask("wait", job_id=job_id[:6]))["state"] == "finished"
+
+
+async def test_a_job_without_checkpoints_has_no_savepoint_even_while_it_waits_for_slots(
+    autojump_clock: MockClock,
+) -> None:
+    async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1) as only:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await trio.sleep(1.0)
+        with pytest.raises(AssertionError, match="set `checkpoints`"):
+            await user.ask("savepoint", job_id=job_id, stop=False)
+        await user.ask("cancel", job_id=job_id)
+        only.finish()
 
 
 async def test_when_all_have_opened_a_job_nobody_waits_for_others(autojump_clock: MockClock) -> None:
