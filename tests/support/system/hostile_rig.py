@@ -153,8 +153,13 @@ class Raw:
 # The rig.
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def descriptors() -> set[tuple[str, str]]:
+    """The number of each open file descriptor, with what it is."""
+    opened = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            opened.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return opened
 
 
 async def until(condition: Callable[[], bool]) -> None:
