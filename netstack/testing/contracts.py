@@ -39,7 +39,7 @@ _FULL_S: Final = 0.02  # a stream that was not writable for so long is full for 
 async def stream_pair(make_url: MakeUrl) -> AsyncIterator[tuple[ByteStream, ByteStream]]:
     """Two ends of one stream; they and their listener are closed at the end.
 
-    A byte has gone either way, so that who has to shake hands has done so: a stream that is full is then full for good.
+    A byte was sent in each direction, so the TLS handshake is complete: a full stream then stays full until it is read.
     """
     listener = await listen(make_url())
     try:

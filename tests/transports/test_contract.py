@@ -73,7 +73,7 @@ def test_trio_stream_keeps_the_contract_of_trio(
         listener = await listen(make_url())
         near, far = map(TrioStream, await connected(listener))
         listener.close()
-        if is_clogged:  # TLS has shaken hands: a stream that is full is full for good, and no rest is to be awaited
+        if is_clogged:  # the TLS handshake is complete: a full stream stays full, so nothing more is awaited
             for one, other in ((near, far), (far, near)):
                 await one.send_all(b".")
                 await other.receive_some(1)

@@ -1,6 +1,6 @@
-"""Looks for inputs that break a target: changes what is in the corpus, and keeps what goes where nothing went before.
+"""Searches for inputs that break a target: changes inputs of the corpus, and keeps those that reach new lines.
 
-    python tests/support/fuzz/search.py --seconds 60 [TARGET ...]     the corpus grows by what is new, failures are told
+    python tests/support/fuzz/search.py --seconds 60 [TARGET ...]     adds new inputs to the corpus and prints failures
 
 Takes: targets, a corpus, a seed. Gives: the first input that fails, made small. Where it goes is told by Python's own
 line tracing, so the pure build is searched (NETSTACK_PURE=1 is set): no compiler, no library.
