@@ -400,17 +400,18 @@ def _stored_at_interrupt(store: Store) -> Iterator[None]:
 @json_flag
 @click.pass_obj
 def emulation(app: _App, /, repeats: int, most_repeats: int, seed: int, output: Path | None, as_json: bool) -> int:
-    """Measure sixteen settings on a real Flink, on netstack --as flink, and on netstack with its own policies.
+    """Measure eighteen settings on a real Flink, on netstack --as flink, and on netstack with its own policies.
 
     A figure is within 15 % of Flink's if its 95 % interval lies inside that margin, outside if it lies outside, and
     else undecided. Undecided cells are measured again, up to --most-repeats.
 
-    The first passes take about 13 minutes, and the others at most as long. Needs a JDK and Flink's jars: pip install
+    The first passes take about 16 minutes, and the others at most as long. Needs a JDK and Flink's jars: pip install
     'apache-flink-libraries==2.3.0'. For cells of your own: netstack-bench sweep --peer flink --repeats 3.
     """
-    from .engines.flink.spec import CELLS
+    from .engines.flink.jar import cache_folder
+    from .engines.flink.spec import cells
 
-    grid = Grid(points=CELLS, repeats=repeats, seed=seed)
+    grid = Grid(points=cells(cache_folder()), repeats=repeats, seed=seed)
     return _run_grid(app, LocalPlace(app.runners, True), grid, output, as_json, most_repeats=most_repeats)
 
 

@@ -84,7 +84,8 @@ def prepare(spec: RunSpec, scratch: Path) -> None:
 
 def config_of(spec: RunSpec) -> NetworkConfig:
     """The TaskManager settings of a run, with memory for all of its buffers."""
-    floating = spec.floating_buffers + spec.spare_buffers
+    gates = spec.channels if spec.gates == "each" else 1
+    floating = gates * (spec.floating_buffers + spec.spare_buffers)
     segments = (
         spec.channels * (spec.exclusive_buffers + 1) + floating + spec.connections * LANDING_SEGMENTS + SPARE_SEGMENTS
     )

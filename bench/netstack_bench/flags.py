@@ -46,7 +46,7 @@ from .grid import (
     DEFAULT_TIMEOUTS_S,
 )
 from .labels import is_duration
-from .spec import Checkpoints, Emit, Read, RunSpec, TransportName, Verify, Write, constants_of
+from .spec import Checkpoints, Emit, Gates, Read, RunSpec, TransportName, Verify, Write, constants_of
 from .thresholds import EXIT_CODE, Threshold
 
 PLACES = ("auto", "local", "spark", "hosts")
@@ -221,6 +221,12 @@ _SHARED = flags(
         "Number of connections for the channels, each to its own network environment in the producer's process. With"
         " --hosts: how many slots of a host its subtasks share; between two hosts there are up to its square in each"
         " direction, if slots are processes.",
+    ),
+    flag_of(
+        _RUN,
+        "--gates",
+        get_args(Gates),
+        "One input gate for all channels, or one for each channel, as the subtasks of a sink in Flink have.",
     ),
     flag("--batch-records", COUNT, "Records in one array or columnar batch; by default about 1 MiB of them."),
     flag_of(_RUN, "--segment-size", SIZE, "Size of a network buffer."),

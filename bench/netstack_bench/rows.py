@@ -417,9 +417,8 @@ class RowSource:
             lanes = [rolling((0, 0), crcs[lane :: self._channels]) for lane in range(self._channels)]
             return {"records": records, "payload_bytes": sum(size for _, size in self._emitted), "lanes": lanes}
         crcs = np.array([crc32(record) for record in self._records], dtype=np.uint64)
-        sizes = [len(record) for record in self._records]
         rounds, rest = divmod(records, self.rows)
-        payload_bytes = rounds * sum(sizes) + sum(sizes[:rest])
+        payload_bytes = self.payload_bytes(records)
         if self.lanes is None:
             lanes = [self._round_robin(crcs, lane, records) for lane in range(self._channels)]
         else:
@@ -428,6 +427,17 @@ class RowSource:
                 whole, part = crcs[self.lanes == lane], crcs[:rest][self.lanes[:rest] == lane]
                 lanes.append(rolling(repeated(rolling((0, 0), whole), rounds), part))
         return {"records": records, "payload_bytes": payload_bytes, "lanes": lanes}
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each row."""
+        return [len(record) for record in self._records]
+
+    def payload_bytes(self, records: int) -> int:
+        """The bytes of the first records; not for batches."""
+        rounds, rest = divmod(records, self.rows)
+        sizes = self.sizes
+        return rounds * sum(sizes) + sum(sizes[:rest])
 
     def sample_keys(self, indexes: Int64s) -> Int64s:
         """`lane_keys` of records, for the latency of samples."""

@@ -1,6 +1,7 @@
 """Metrics of one side over a run: totals of counters, means of gauges, waits per second.
 
-- A side has one partition or one gate, so each metric is one number; metrics that a side does not have are left out.
+- A side has one partition, and one gate or one for each channel, whose metrics become one number; metrics that a side
+  does not have are left out.
 - Counters (`..._total`) cover the whole run, the longest wait too. Waits per second (`..._ms_per_second`) cover the
   time between the start and the end of the side's work. Other gauges are means of samples: all queues are empty at the
   end.
@@ -129,10 +130,19 @@ class Observation:
         result: dict[str, float] = {}
         for name, value in as_dict(self._manager.statistics()).items():
             if isinstance(value, dict):
-                result.update(zip([name], value.values(), strict=False))
+                if value:
+                    result[name] = _together(name, list(value.values()))
             else:
                 result[name] = value
         return result
+
+
+def _together(name: str, values: list[float]) -> float:
+    """One number for a side with several gates: bytes, buffers and events of all of them, else the mean of theirs."""
+    if name.endswith("_longest_seconds"):
+        return max(values)
+    is_mean = name.endswith(("_ratio", "_seconds_total", "_per_second", "_seconds", "_debloated_buffer_bytes"))
+    return sum(values) / len(values) if is_mean else sum(values)
 
 
 def _stretch(before: _Seen, after: _Seen) -> dict[str, float]:

@@ -91,6 +91,8 @@ def describe_spec(spec: RunSpec) -> str:
         parts.append(f"jitter {format_duration(spec.jitter_s, space=' ')}")
     if spec.acts_as != "netstack":
         parts.append(f"as {spec.acts_as}")
+    if spec.gates == "each":
+        parts.append("a gate for each channel")
     if not spec.credit:
         parts.append("without credit")
     if spec.debloat_s is not None:

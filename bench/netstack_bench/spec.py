@@ -18,6 +18,7 @@ Emit = Literal["record", "batch", "arrow"]
 Read = Literal["record", "buffer", "blocking"]
 Write = Literal["task", "blocking"]
 Verify = Literal["all", "sample"]
+Gates = Literal["one", "each"]
 Checkpoints = Literal["none", "aligned", "unaligned"]
 TransportName = Literal["tcp", "unix", "shm", "tls"]
 
@@ -141,6 +142,7 @@ class RunSpec(Settings):
     write: Write = "task"
     channels: int = 1
     connections: int = 1
+    gates: Gates = "one"
     buffer_timeout_s: float | None = 0.1
     rate_per_s: float | None = None
     segment_size_bytes: int = 32 * 1024
@@ -232,6 +234,8 @@ class RunSpec(Settings):
                 raise ConfigError(
                     "--connections is for --hosts, or for generated records between two processes; leave it out"
                 )
+        if self.gates == "each":
+            self._check_gates()
         if self.profile and self.ENGINE_KIND != "local":
             raise ConfigError("--profile profiles two processes on this machine: leave it or the hosts out")
         if self.profile and (self.connections > 1 or "blocking" in (self.read, self.write)):
@@ -253,6 +257,19 @@ class RunSpec(Settings):
             raise ConfigError("--record-bytes with --input: the sizes of rows are given; leave one of them out")
         if self.emit == "arrow" and self.record_bytes % 8:
             raise ConfigError(f"--record-bytes {self.record_bytes} with --emit arrow: give a multiple of 8 (int64)")
+
+    def _check_gates(self) -> None:
+        plain = ("record", "record", 1, "none")
+        if self.ENGINE_KIND not in ("local", "flink") or plain != (
+            self.emit,
+            self.read,
+            self.connections,
+            self.checkpoints,
+        ):
+            raise ConfigError(
+                "--gates each is for single records over one connection between two processes: leave --emit, --read,"
+                " --connections, --checkpoints and the hosts out"
+            )
 
     def _check_checkpoints(self) -> None:
         if self.checkpoints not in get_args(Checkpoints):

@@ -426,6 +426,7 @@ COLUMNS: Final[dict[str, str]] = {
     "settings_write": "string",
     "settings_channels": "int64",
     "settings_connections": "int64",
+    "settings_gates": "string",
     "settings_buffer_timeout_s": "float64",
     "settings_rate_per_s": "float64",
     "settings_segment_size_bytes": "int64",

@@ -33,6 +33,7 @@ _DURATIONS = (
     "handshake_timeout_s",
     "heartbeat_timeout_s",
 )
+_MOST_BUFFERS_PER_CHANNEL: Final = 10  # a constant in 2.x, the default in 1.x
 _IN_EVERY_FLINK: Final = {"spare_floating_buffers_per_gate": 0, "spin_s": 0.0}
 FLINK_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
     {
@@ -40,7 +41,7 @@ FLINK_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
             "exclusive_buffers_per_channel": 2,
             "floating_buffers_per_gate": 8,
             "max_overdraft_buffers_per_partition": 20,
-            "max_buffers_per_channel": 10,
+            "max_buffers_per_channel": _MOST_BUFFERS_PER_CHANNEL,
             **_IN_EVERY_FLINK,
         },
         "1.x": _IN_EVERY_FLINK,
@@ -284,7 +285,7 @@ class NetworkConfig:
         for name, value in constants.items():
             if settings.get(name, value) != value:
                 raise ConfigError(f"{name}={settings[name]}: it is always {value} in Flink {version}; omit it")
-        like: dict[str, Any] = {**constants, "emulates": version}
+        like: dict[str, Any] = {"max_buffers_per_channel": _MOST_BUFFERS_PER_CHANNEL, **constants, "emulates": version}
         if version == "2.3":
             largest = settings.get("segment_size_bytes", 32 * KIB)
             like["debloat_start_buffer_bytes"] = min(_FLINK_STARTING_SEGMENT_BYTES, largest)

@@ -152,6 +152,9 @@ class RecordReader(_Reader, Generic[T]):
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
         self._deserializers = for_channels(gate._engine, lambda: new_deserializer(made, spill, settings))
         self._decoded = DecodedRecords()
+        self._holds_buffer = settings.as_flink
+        """Whether a buffer is recycled after its last record, as in Flink, and not as soon as it is decoded."""
+        self._held: Buffer | None = None
         self._iterator = RecordIterator(self._decoded, self._next_element)
         self.channel_index = 0
         """The channel of the last element."""
@@ -196,6 +199,7 @@ class RecordReader(_Reader, Generic[T]):
         """
         if left := list(self._decoded.elements):
             return left
+        self._recycle_held()
         while True:
             buffer = self._waiter.next_buffer_nowait()
             elements = self._elements_of(buffer)
@@ -214,6 +218,7 @@ class RecordReader(_Reader, Generic[T]):
 
     async def _next_elements(self) -> list[T] | None:
         waiter = self._waiter
+        self._recycle_held()
         while True:
             buffer = waiter.at_hand()  # saves a coroutine for most buffers
             if buffer is None:
@@ -233,11 +238,15 @@ class RecordReader(_Reader, Generic[T]):
         self.channel_index = channel = buffer.channel_index
         if buffer.data_type is not _DATA:
             return waiter.events_of(buffer)  # type: ignore[return-value]  # only if the producer sends events
+        elements: list[T] | None = None
         try:
             memory = buffer.memory if buffer.pieces is None else buffer.contiguous()
             elements = self._deserializers[channel].feed(memory)
         finally:
-            buffer.recycle()
+            if elements and self._holds_buffer:
+                self._held = buffer
+            else:
+                buffer.recycle()
         if elements:
             gate = waiter.single
             if gate is None:
@@ -246,7 +255,13 @@ class RecordReader(_Reader, Generic[T]):
                 gate.records += len(elements)
         return elements
 
+    def _recycle_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.recycle()
+
     def _clear(self) -> None:
+        self._recycle_held()
         for deserializer in self._deserializers:
             deserializer.clear()
 

@@ -6,7 +6,7 @@ connections`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -36,6 +36,7 @@ from ..spec import RunSpec
 from ..verifier import Taker
 from .netstack_blocking import consume_blocking, produce_blocking
 
+_Feed = Callable[..., None]  # as `Taker.feed`
 TAKE_RECORDS: Final = 1024  # read one by one, then verified together, so that verification is not measured
 
 
@@ -68,20 +69,25 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
         return await trio.to_thread.run_sync(consume_blocking, spec, io)
     address = address_of(spec, io.scratch / "consumer.sock")
     async with open_network(address, config_of(spec)) as manager:
-        gate = await manager.open_gate(descriptors_of(spec, await io.peer_address_async()))
+        descriptors = descriptors_of(spec, await io.peer_address_async())
+        each_alone = [[each] for each in descriptors] if spec.gates == "each" else [descriptors]
+        gates = [await manager.open_gate(channels) for channels in each_alone]
         if spec.emit == "arrow":
             format_named("arrow")  # imports pyarrow, which takes as long as a short run
         await io.ready_async()
         async with observing(manager, io.start_ns, is_paced=spec.rate_per_s is not None) as observation:
             with profiled("consumer", spec.profile) as costs:
-                if spec.checkpoints == "none":
-                    await take_all(spec, io.verifier, gate)
+                if len(gates) > 1:
+                    await _take_each(spec, io.verifier, gates)
+                elif spec.checkpoints == "none":
+                    await take_all(spec, io.verifier, gates[0])
                 else:
                     from ..cell_checkpoints import take_between_barriers  # other runs need no scheduler
 
-                    await take_between_barriers(spec, io.verifier.feed, gate, manager, io.scratch)
-        facts = _consumer_facts(spec, manager, gate, observation)
-        gate.close()
+                    await take_between_barriers(spec, io.verifier.feed, gates[0], manager, io.scratch)
+        facts = _consumer_facts(spec, manager, gates, observation)
+        for gate in gates:
+            gate.close()
         if costs is None:
             return facts
         return replace(facts, costs=costs.table(facts.buffers, io.verifier.received_records))
@@ -132,11 +138,29 @@ async def take_all(spec: RunSpec, verifier: Taker, gate: InputGate) -> None:
     elif spec.emit == "batch" and spec.input_path is None:
         await _consume_arrays(spec, verifier, gate, throttle)
     elif spec.rate_per_s is not None or throttle is not None:
-        await _consume_stamped(verifier, gate, throttle)
+        await _consume_stamped(verifier.feed, gate, throttle)
     elif spec.read == "buffer":
         await _consume_buffers(verifier, gate)
     else:
-        await _consume_records(verifier, gate)
+        await _consume_records(verifier.feed, gate)
+
+
+async def _take_each(spec: RunSpec, verifier: Taker, gates: Sequence[InputGate]) -> None:
+    """Reads gates of one channel each to their ends; each takes its share of the consumer's rate."""
+    rate = None if spec.consume_rate_per_s is None else spec.consume_rate_per_s / len(gates)
+
+    async def take(channel: int, gate: InputGate) -> None:
+        def feed(_channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
+            verifier.feed(channel, records, now_ns)
+
+        if spec.rate_per_s is not None or rate is not None:
+            await _consume_stamped(feed, gate, None if rate is None else Throttle(rate))
+        else:
+            await _consume_records(feed, gate)
+
+    async with trio.open_nursery() as nursery:
+        for channel, gate in enumerate(gates):
+            nursery.start_soon(take, channel, gate)
 
 
 async def _produce_records(
@@ -199,8 +223,7 @@ async def _feed_in_turn(throttle: Throttle, feed: Callable[[int, Any], None], ch
         feed(channel, part)
 
 
-async def _consume_stamped(verifier: Taker, gate: InputGate, throttle: Throttle | None) -> None:
-    feed = verifier.feed
+async def _consume_stamped(feed: _Feed, gate: InputGate, throttle: Throttle | None) -> None:
     reader = RecordReader(gate)
     async for record in reader:
         if throttle is not None:
@@ -208,19 +231,26 @@ async def _consume_stamped(verifier: Taker, gate: InputGate, throttle: Throttle 
         feed(reader.channel_index, (record,), clock_ns())
 
 
-async def _consume_records(verifier: Taker, gate: InputGate) -> None:
-    feed = verifier.feed
+async def _consume_records(feed: _Feed, gate: InputGate) -> None:
     reader = RecordReader(gate)
-    has_many = gate.channel_count > 1
-    channel, left = 0, TAKE_RECORDS
     taken: list[bytes] = []
-    async for record in reader:
-        if (has_many and reader.channel_index != channel) or not left:
-            feed(channel, taken)
-            taken.clear()
-            channel, left = reader.channel_index, TAKE_RECORDS
-        left -= 1
-        taken.append(record)
+    channel, left = 0, TAKE_RECORDS
+    if gate.channel_count == 1:  # counts no more for each record than the loop of a peer
+        async for record in reader:
+            taken.append(record)
+            left -= 1
+            if not left:
+                feed(0, taken)
+                taken.clear()
+                left = TAKE_RECORDS
+    else:
+        async for record in reader:
+            if reader.channel_index != channel or not left:
+                feed(channel, taken)
+                taken.clear()
+                channel, left = reader.channel_index, TAKE_RECORDS
+            left -= 1
+            taken.append(record)
     if taken:
         feed(channel, taken)
 
@@ -282,13 +312,17 @@ def _producer_facts(
     )
 
 
-def _consumer_facts(spec: RunSpec, manager: NetworkEnvironment, gate: InputGate, observation: Observation) -> Facts:
-    statistics = gate.statistics()
+def _consumer_facts(
+    spec: RunSpec, manager: NetworkEnvironment, gates: Sequence[InputGate], observation: Observation
+) -> Facts:
+    statistics = [gate.statistics() for gate in gates]
+    channels = [channel for each in statistics for channel in each.channels]
+    debloated = [each.debloated_buffer_bytes for each in statistics if each.debloated_buffer_bytes is not None]
     return Facts(
-        buffers=sum(channel.buffers for channel in statistics.channels),
+        buffers=sum(channel.buffers for channel in channels),
         wire_bytes=manager.statistics().bytes_received,
-        credits=sum(channel.announced_credit for channel in statistics.channels) if spec.credit else None,
-        debloated_buffer_bytes=statistics.debloated_buffer_bytes,
+        credits=sum(channel.announced_credit for channel in channels) if spec.credit else None,
+        debloated_buffer_bytes=round(sum(debloated) / len(debloated)) if debloated else None,
         metrics=observation.result(),
         timeline=observation.timeline(),
     )

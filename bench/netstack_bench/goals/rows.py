@@ -247,6 +247,9 @@ def _rows() -> tuple[Row, ...]:
         rows.append(Row(what, ours, bare, goals, _payload, _megabytes, cpu_goal=cpu_goal))
     for name, size in _FRAMES.items():
         rows.append(_rate_row(f"8 B by batch: pyzmq, frames of {name}", _BATCH, _framed(_BATCH, size), (1.0, 1.0)))
+    large = replace(_BATCH, exclusive_buffers=16, floating_buffers=16, segment_size_bytes=128 * KIB)
+    text = "8 B by batch, 16 + 16 of 128 KiB: pyzmq, frames of 1 MiB"
+    rows.append(_rate_row(text, large, _framed(_BATCH, 1024 * KIB), (1.0, 1.0)))
     rows.append(
         _rate_row("8 B by batch, every byte: pyzmq, frames of 32 KiB", _PROVEN, _framed(_PROVEN, 32 * KIB), (1.0, 1.0))
     )

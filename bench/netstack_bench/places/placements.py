@@ -199,8 +199,9 @@ def _with_flink(spec: RunSpec) -> tuple[RunSpec, ...]:
     from ..engines.flink import FlinkSpec
 
     flink = FlinkSpec.of(spec)
-    as_flink = RunSpec(**{**spec.as_dict(), **constants_of(flink.acts_as), "acts_as": flink.acts_as})
-    return tuple(dict.fromkeys((flink, as_flink, spec)))
+    ours = replace(spec, gates=flink.gates)
+    as_flink = RunSpec(**{**ours.as_dict(), **constants_of(flink.acts_as), "acts_as": flink.acts_as})
+    return tuple(dict.fromkeys((flink, as_flink, ours)))
 
 
 @final

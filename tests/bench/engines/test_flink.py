@@ -11,20 +11,22 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from netstack.base.errors import ConfigError
 from netstack_bench.emulation import emulation_cells
 from netstack_bench.engines import peer_spec
 from netstack_bench.engines.flink import FlinkSession, FlinkSpec, jar
-from netstack_bench.engines.flink.session import SINK, SOURCE, document_of, metrics_of
-from netstack_bench.engines.flink.spec import CELLS
+from netstack_bench.engines.flink.session import SINK, SOURCE, check_rows, document_of, metrics_of, pairs_of
+from netstack_bench.engines.flink.spec import cells
 from netstack_bench.generator import MissingExtra
 from netstack_bench.goals.jobs import write_words
 from netstack_bench.grid import Grid
 from netstack_bench.places.conversation import MeasurementFailed
 from netstack_bench.places.placements import LocalPlace, Runners
 from netstack_bench.recommend.lines import lines, memory_bytes
+from netstack_bench.rows import RowSource
 from netstack_bench.spec import RunSpec
 from netstack_bench.store import read_rows
 
@@ -62,9 +64,10 @@ def test_the_same_work_is_one_run_of_flink_whatever_ours_behaves_as() -> None:
     assert line["warmup_seconds"] == pytest.approx(0.2)
 
 
-def test_cells_take_turns_on_flink_as_flink_and_as_they_are_and_back() -> None:
+def test_cells_take_turns_on_flink_as_flink_and_as_they_are_and_back(tmp_path: Path) -> None:
+    every = cells(tmp_path)
     place = LocalPlace(Runners(), beside_flink=True)
-    runs = place.on(Grid(points=CELLS[:1], repeats=2)).plan()
+    runs = place.on(Grid(points=every[:1], repeats=2)).plan()
     assert [(run.spec.ENGINE_KIND, run.spec.acts_as) for run in runs] == [
         ("flink", "flink"),
         ("local", "flink"),
@@ -75,7 +78,27 @@ def test_cells_take_turns_on_flink_as_flink_and_as_they_are_and_back() -> None:
     ]
     assert str(runs[0]).startswith("Flink: latency")
     assert len({run.key for run in runs}) == 6
-    assert len({spec.run_id for spec in CELLS}) == len(CELLS)
+    assert len({spec.run_id for spec in every}) == len(every)
+    several = place.on(Grid(points=[spec for spec in every if spec.channels > 1])).plan()
+    assert {run.spec.gates for run in several} == {"each"}, "a sink of Flink has a gate of its own"
+
+
+def test_rows_become_sizes_and_sinks(tmp_path: Path) -> None:
+    skewed = cells(tmp_path)[-1]
+    assert skewed == cells(tmp_path)[-1]
+    source = RowSource.of(skewed)
+    pairs = np.frombuffer(pairs_of(source), dtype="<i4").reshape(-1, 2)
+    assert set(pairs[:, 0]) == {1024}
+    shares = np.bincount(pairs[:, 1], minlength=skewed.channels) / source.rows
+    assert sorted(set(pairs[:, 1])) == list(range(skewed.channels))
+    assert shares.max() > 1.5 / skewed.channels, "no skew"
+    assert source.payload_bytes(2 * source.rows + 3) == (2 * source.rows + 3) * 1024
+    short = tmp_path / "short.csv"
+    short.write_text("key\nlong enough\nshort\n")
+    plain = RowSource.of(RunSpec(input_path=str(short)))
+    assert np.frombuffer(pairs_of(plain), dtype="<i4").tolist() == [11, -1, 5, -1]
+    with pytest.raises(ConfigError, match="5 bytes"):
+        check_rows(plain)
 
 
 def sides(**sink: float) -> dict[str, Any]:
@@ -321,6 +344,20 @@ class TestReal:
         assert len(cells) == 8
         assert document["emulation"] == [cell.as_dict() for cell in cells]
         assert "Beside Flink" in (tmp_path / "report.html").read_text()
+
+    def test_skewed_rows_go_to_the_same_sinks_of_flink(self, tmp_path: Path) -> None:
+        skewed = cells(tmp_path)[-1]
+        rows = ("--input", str(skewed.input_path), "--key", "key", "--channels", "4")
+        slow = ("--consume-rate", "8000", "--seconds", "3", "--repeats", "1")
+        document = bench("run", "--peer", "flink", "--as", "flink", "--gates", "each", *rows, *slow)
+        flink = document["peer"]
+        assert document["delivered"]
+        assert flink["delivered"]
+        assert flink["records_per_s"] == pytest.approx(document["records_per_s"], rel=0.15), "the busiest sink decides"
+        assert flink["records_per_s"] < 6500
+        assert flink["payload_mb_per_s"] == pytest.approx(1024 * flink["records_per_s"] / 1e6, rel=0.15)
+        (cell,) = document["emulation"]
+        assert {"p50", "bytes_in_flight"} <= cell["errors"].keys()
 
     def test_one_run_has_flink_beside_it_and_its_back_pressure(self) -> None:
         load = ("--record-bytes", "1KiB", "--consume-rate", "2000", "--seconds", "2", "--repeats", "1")

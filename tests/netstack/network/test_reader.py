@@ -32,7 +32,9 @@ from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.exchange.inbound.local_channel import LocalInputChannel
 from netstack.exchange.inbound.union import UnionInputGate
 from netstack.exchange.outbound.subpartition import ResultSubpartition
+from netstack.exchange.record.formats import format_named
 from netstack.exchange.record.framing import LENGTH, frame
+from netstack.exchange.record.stream_records import StreamRecords
 from netstack.network.handles import InputGate
 from netstack.network.reader import ArrayReader, RecordReader
 from netstack.network.waiting.gate_waiter import TURN_BUFFERS
@@ -481,3 +483,21 @@ async def test_the_gates_of_a_union_are_idle_together(autojump_clock: MockClock)
     whole = union.statistics()
     assert (whole.idle, whole.records) == (parts[0].idle, 6)
     assert [channel.channel_index for channel in whole.channels] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("as_flink", [False, True])
+async def test_a_buffer_is_recycled_once_it_is_decoded_or_as_flink_after_its_last_record(as_flink: bool) -> None:
+    stage = Stage()
+    form = format_named("bytes")
+    encode = StreamRecords(form).encode if as_flink else form.encode
+    config = NetworkConfig.flink() if as_flink else NetworkConfig()
+    reader = RecordReader[bytes](InputGate(stage.gate), config=config)
+    for numbers in ((1, 2), (3, 4)):
+        stage.put(b"".join(frame(bytes(encode(bytes([number])))) for number in numbers))
+    held = []
+    for number in (1, 2, 3):
+        assert await reader.__anext__() == bytes([number])
+        held.append(stage.pool.statistics().used)
+    assert held == ([2, 2, 1] if as_flink else [1, 1, 0])
+    reader.close()
+    stage.assert_all_home()

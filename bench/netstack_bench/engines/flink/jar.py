@@ -54,16 +54,30 @@ def flink_libraries() -> Path:
         ) from None
 
 
+def cache_folder() -> Path:
+    """Where the user keeps what is made once."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netstack"
+
+
+def profile() -> str:
+    """What the installed Flink behaves as: `flink-1.x` or `flink`, values of `--as`; `flink` if there is none."""
+    try:
+        version = distribution(_PACKAGE).version
+    except PackageNotFoundError:
+        return "flink"
+    return "flink-1.x" if version.startswith("1.") else "flink"
+
+
 def jar_of(sources: Path, libraries: Path) -> Path:
     """The classes of a folder of sources: those of the wheel, or built and kept.
 
     Raises:
         MissingExtra: there is no compiler for Java.
     """
-    carried = sources.parent / JAR
-    if carried.exists():
+    carried = sources.parent / JAR  # built for Flink 2.3
+    if carried.exists() and profile() == "flink":
         return carried
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netstack"
+    cache = cache_folder()
     kept = cache / f"flink-{_digest(sources, libraries)}.jar"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import numpy as np
+
+from netstack.base.errors import ConfigError
 from netstack.base.host import congestion_control
 from netstack.base.scratch import scratch_folder
 from netstack.exchange.wire.flink_layout import BUFFER
@@ -30,7 +33,8 @@ from ...checkpoints.figures import Completed, times
 from ...document import document, pace_warnings, timeout_warnings
 from ...histogram import Histogram
 from ...places.conversation import MeasurementFailed, RunState
-from ...spec import DEFAULT_SECONDS, RunSpec
+from ...rows import RowSource
+from ...spec import DEFAULT_SECONDS, MIN_RECORD_BYTES, RunSpec
 from .jar import java_command
 from .spec import FlinkSpec
 
@@ -61,13 +65,14 @@ class FlinkSession:
         self._process: subprocess.Popen[bytes] | None = None
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         self._scratch = contextlib.ExitStack()
+        self._folder = ""
         self._pending = b""
         self._is_warm = self._has_counted = False
 
     def __enter__(self) -> Self:
         """Starts the JVM."""
         try:
-            scratch = self._scratch.enter_context(scratch_folder())
+            scratch = self._folder = self._scratch.enter_context(scratch_folder())
             self._process = subprocess.Popen(
                 [*java_command(scratch=scratch), "netstack.peer.Peer"],
                 stdin=subprocess.PIPE,
@@ -99,16 +104,26 @@ class FlinkSession:
 
         Raises:
             MeasurementFailed: the JVM died or fell silent, or the job failed.
-            ConfigError: Flink has no such setting.
+            ConfigError: Flink has no such setting, or the rows of `--input` cannot be read or are too short.
         """
         if not self._is_warm:
             for each in WARM_UP:
-                self._ask_cell(FlinkSpec.of(each), None)
+                self._ask_cell(FlinkSpec.of(each), None, {})
             self._is_warm = True
         asked = FlinkSpec.of(spec)
+        source = None if asked.input_path is None else RowSource.of(asked)
+        if asked.seconds is None and asked.records is None and source is not None:
+            asked = FlinkSpec(**{**asked.as_dict(), "records": source.rows})
         if asked.seconds is None and asked.records is None:
             asked = FlinkSpec(**{**asked.as_dict(), "seconds": DEFAULT_SECONDS})
-        return document_of(asked, self._ask_cell(asked, on_progress))
+        if source is None:
+            return document_of(asked, self._ask_cell(asked, on_progress, {}))
+        check_rows(source)
+        with tempfile.NamedTemporaryFile(dir=self._folder, prefix="rows-") as file:
+            file.write(pairs_of(source))
+            file.flush()
+            answer = self._ask_cell(asked, on_progress, {"rows_file": file.name})
+        return document_of(asked, answer, source.payload_bytes(answer["received"]))
 
     def count_words(self, folder: Path, parallelism: int) -> tuple[dict[str, int], float]:
         """Counts the words of all files in a folder; before its first report the JVM counts them three times.
@@ -126,13 +141,15 @@ class FlinkSession:
         answer = self._ask(line, _SETUP_S, None)
         return answer["counts"], answer["seconds"]
 
-    def _ask_cell(self, spec: FlinkSpec, on_progress: Callable[[RunState], None] | None) -> dict[str, Any]:
+    def _ask_cell(
+        self, spec: FlinkSpec, on_progress: Callable[[RunState], None] | None, more: Mapping[str, Any]
+    ) -> dict[str, Any]:
         def report(elapsed_s: float) -> None:
             if on_progress is not None:
                 part = min(1.0, elapsed_s / (spec.START_S + spec.seconds)) if spec.seconds else None
                 on_progress(RunState("flink", "running", 0, elapsed_s, part))
 
-        return self._ask(spec.line(), _SETUP_S + 3 * (spec.seconds or 60), report)
+        return self._ask({**spec.line(), **more}, _SETUP_S + 3 * (spec.seconds or 60), report)
 
     def _ask(self, line: Mapping[str, Any], limit_s: float, report: Callable[[float], None] | None) -> dict[str, Any]:
         process = self._process
@@ -223,11 +240,31 @@ _COUNTS: Final = {
 }
 
 
-def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
+def check_rows(source: RowSource) -> None:
+    """Raises ConfigError if a row is too short for a record of Flink's, which begins with its index."""
+    shortest = min(source.sizes)
+    if shortest < MIN_RECORD_BYTES:
+        raise ConfigError(
+            f"--input with --peer flink: a row has {shortest} bytes, and the peer's records begin with an index of"
+            f" {MIN_RECORD_BYTES}; give longer rows, or leave --peer flink out"
+        )
+
+
+def pairs_of(source: RowSource) -> bytes:
+    """Size and sink of every row, as `Rows.java` reads them; -1 if records go to one sink after the other."""
+    pairs = np.full((source.rows, 2), -1, dtype="<i4")
+    pairs[:, 0] = source.sizes
+    if source.lanes is not None:
+        pairs[:, 1] = source.lanes
+    return pairs.tobytes()
+
+
+def document_of(spec: FlinkSpec, answer: Mapping[str, Any], payload_bytes: int | None = None) -> dict[str, Any]:
     """The document of one run.
 
     Args:
         spec: what was asked.
+        payload_bytes: of all records that arrived; None: all have the size of the settings.
         answer: times in nanoseconds of CLOCK_MONOTONIC, counts, latencies in our buckets, and each side's metrics.
     """
     records, seconds = _window(spec, answer)
@@ -245,7 +282,7 @@ def document_of(spec: FlinkSpec, answer: Mapping[str, Any]) -> dict[str, Any]:
         records=answer["received"],
         seconds=seconds,
         records_per_s=records / seconds if seconds > 0 else 0.0,
-        payload_bytes=answer["received"] * spec.record_bytes,
+        payload_bytes=answer["received"] * spec.record_bytes if payload_bytes is None else payload_bytes,
         wire_bytes=_wire_bytes(consumer),
         latency=latency,
         cpu_s={"producer": None, "consumer": None, "total": answer["cpu_s"]},

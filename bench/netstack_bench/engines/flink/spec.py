@@ -1,20 +1,21 @@
-"""The settings of a run on a real Flink: those of a run of ours that Flink 2.3 has too.
+"""The settings of a run on a real Flink: those of a run of ours that the installed version has too.
 
 Takes: a `RunSpec`. Gives: a `FlinkSpec`, and the line that asks the JVM for this cell.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final, final
 
 from netstack.base.errors import ConfigError
 from netstack.base.units import format_duration, format_size
 
 from ...spec import RunSpec, constants_of
-
-AS: str = "flink"
-"""What its rows behave as: the name under which ours are compared with them."""
+from ...store import replace_file
+from .jar import profile
 
 _LEAST_SEGMENT_BYTES = 4096
 
@@ -29,14 +30,18 @@ class FlinkSpec(RunSpec):
 
     @classmethod
     def of(cls, spec: RunSpec) -> FlinkSpec:
-        """The same work on Flink, with the constants of Flink 2.3, whatever ours has in their place.
+        """The same work on Flink, with its constants, whatever ours has in their place. In 1.x buffers can be set.
 
         Raises:
             ConfigError: Flink, or this peer of it, has no such setting; the text names the flag.
         """
         if isinstance(spec, cls):
             return spec
-        default = RunSpec()
+        default, acts_as = RunSpec(), profile()
+        buffers = (
+            ("--exclusive-buffers", spec.exclusive_buffers, default.exclusive_buffers),
+            ("--floating-buffers", spec.floating_buffers, default.floating_buffers),
+        )
         for flag, value, only in (
             ("--transport", spec.transport, "tcp"),
             ("--emit", spec.emit, "record"),
@@ -44,10 +49,8 @@ class FlinkSpec(RunSpec):
             ("--write", spec.write, "task"),
             ("--connections", spec.connections, 1),
             ("--credit", spec.credit, True),
-            ("--input", spec.input_path, None),
             ("--checksum", spec.checksum, False),
-            ("--exclusive-buffers", spec.exclusive_buffers, default.exclusive_buffers),
-            ("--floating-buffers", spec.floating_buffers, default.floating_buffers),
+            *(buffers if acts_as == "flink" else ()),
         ):
             if value != only:
                 raise ConfigError(f"--peer flink has no {flag} {value}; leave {flag} or --peer flink out")
@@ -65,7 +68,10 @@ class FlinkSpec(RunSpec):
             raise ConfigError(
                 f"--segment-size {format_size(segment)} with --peer flink: give a power of two from 4KiB on"
             )
-        settings = {**spec.as_dict(), **constants_of(AS), "acts_as": AS, "profile": False, "verify": "all"}
+        # A sink of Flink is a subtask with an input gate of its own.
+        gates = "each" if spec.channels > 1 and spec.checkpoints == "none" else "one"
+        fixed = {"acts_as": acts_as, "profile": False, "verify": "all", "gates": gates}
+        settings = {**spec.as_dict(), **constants_of(acts_as), **fixed}
         return cls(**settings)
 
     @property
@@ -75,7 +81,13 @@ class FlinkSpec(RunSpec):
 
     def line(self) -> dict[str, Any]:
         """What the JVM is asked for."""
+        buffers = {
+            "exclusive_buffers": self.exclusive_buffers,
+            "floating_buffers": self.floating_buffers,
+            "overdraft_buffers": self.overdraft_buffers,
+        }
         return {
+            **({} if self.acts_as == "flink" else buffers),
             "record_bytes": self.record_bytes,
             "channels": self.channels,
             "timeout_ms": -1 if self.buffer_timeout_s is None else round(self.buffer_timeout_s * 1000),
@@ -97,7 +109,7 @@ class FlinkSpec(RunSpec):
         return self.warmup_s if self.seconds is None else min(self.warmup_s, self.seconds / 3)
 
 
-CELLS: Final = (
+_CELLS: Final = (
     # A record waits for the flusher, or not at all.
     RunSpec(rate_per_s=7, seconds=9, buffer_timeout_s=0.1),
     RunSpec(rate_per_s=1000, seconds=3, buffer_timeout_s=0.1),
@@ -116,8 +128,47 @@ CELLS: Final = (
     # Barriers that wait behind what is queued, and barriers that overtake it.
     RunSpec(record_bytes=1024, consume_rate_per_s=2000, seconds=6, warmup_s=1.3, checkpoints="aligned"),
     RunSpec(record_bytes=1024, consume_rate_per_s=2000, seconds=6, warmup_s=1.3, checkpoints="unaligned"),
+    # Several sinks, each slower than its share.
+    RunSpec(record_bytes=1024, channels=16, consume_rate_per_s=16_000, seconds=6, warmup_s=2),
     # As fast as it goes: what shorter timeouts cost.
     RunSpec(seconds=2, buffer_timeout_s=0.1),
     RunSpec(seconds=2, buffer_timeout_s=0.001),
 )
-"""A pass over them takes about four minutes: each on Flink, as Flink, and as netstack is."""
+
+_CELLS_OF_1: Final = tuple(
+    RunSpec(
+        record_bytes=1024,
+        consume_rate_per_s=2000,
+        seconds=4,
+        warmup_s=1.3,
+        exclusive_buffers=exclusive,
+        floating_buffers=floating,
+    )
+    for exclusive, floating in ((1, 1), (8, 32))
+)
+
+_SKEWED_ROWS: Final = 1000
+_SKEWED_KEYS: Final = 64
+
+
+def cells(folder: Path) -> tuple[RunSpec, ...]:
+    """The eighteen cells of Flink 2.3, or twenty of 1.x, in `netstack-bench emulation`.
+
+    A pass over them takes about five minutes: each on Flink, as Flink, and as netstack is.
+
+    Args:
+        folder: holds, or receives, the rows of the cell with skewed keys.
+    """
+    rows, text = folder / "skewed-rows.csv", _skewed()
+    if not rows.exists() or rows.read_text() != text:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(rows, lambda aside: aside.write_text(text))
+    skewed = RunSpec(input_path=str(rows), key_column="key", channels=4, consume_rate_per_s=8000, seconds=6, warmup_s=2)
+    return (*_CELLS, skewed, *(_CELLS_OF_1 if profile() == "flink-1.x" else ()))
+
+
+def _skewed() -> str:
+    """Rows of 1 KiB; key k is as likely as (k + 1) ** -2, in an order without a period."""
+    weights = [(key + 1) ** -2 for key in range(_SKEWED_KEYS)]
+    keys = random.Random(0).choices(range(_SKEWED_KEYS), weights, k=_SKEWED_ROWS)
+    return "key,filler\n" + "".join(f"{key:02},{'x' * 1021}\n" for key in keys)

@@ -114,6 +114,27 @@ def test_flight(settings: dict[str, Any]) -> None:
     assert row["settings"]["emit"] == "arrow"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"rate_per_s": 2000.0}, {"consume_rate_per_s": 3000.0, "debloat_s": 0.1}])
+def test_each_channel_has_a_gate_of_its_own(settings: dict[str, Any]) -> None:
+    row = checked(run_once(RunSpec(records=1500, channels=3, gates="each", **settings)))
+    assert row["records"] == 1500
+    consumer = row["metrics"]["consumer"]
+    assert consumer["netstack_input_records_total"] == 1500, "of all gates"
+    assert 0 <= consumer["netstack_input_pool_usage_ratio"] <= 1
+    assert 0 <= row["idle_ms_per_s"] <= 1000, "of a gate, on average"
+
+
+def test_a_gate_for_each_channel_reads_single_records() -> None:
+    for settings in ({"emit": "batch"}, {"read": "buffer"}, {"checkpoints": "aligned"}):
+        with pytest.raises(ConfigError, match="--gates each"):
+            RunSpec(channels=2, gates="each", **settings)
+    one, each = (config_of(RunSpec(channels=3, gates=gates)).memory_bytes for gates in ("one", "each"))
+    assert one is not None
+    assert each is not None
+    assert each - one == 2 * (8 + RunSpec().spare_buffers) * 32 * 1024
+
+
 @pytest.mark.whole
 def test_rows_of_a_file_exactly_once_or_repeated(tmp_path: Path) -> None:
     pytest.importorskip("zmq")

@@ -102,6 +102,10 @@ def test_its_constants_are_constants() -> None:
     older = NetworkConfig.flink("1.x", exclusive_buffers_per_channel=1, max_overdraft_buffers_per_partition=7)
     assert (older.exclusive_buffers_per_channel, older.max_overdraft_buffers_per_partition) == (1, 7)
     assert older.debloat_start_buffer_bytes is None, "Flink 1 began with whole segments"
+    assert (
+        older.max_buffers_per_channel,
+        NetworkConfig.flink("1.x", max_buffers_per_channel=5).max_buffers_per_channel,
+    ) == (10, 5)
     assert NetworkConfig.flink(segment_size_bytes=512).debloat_start_buffer_bytes == 512
 
 

@@ -18,6 +18,12 @@ final class Cell implements Serializable {
     final int segmentBytes;
     final long debloatMs;
     final long memoryBytes;
+    /** Flink 1.x only; 0 leaves each as it is. */
+    final int exclusiveBuffers;
+    final int floatingBuffers;
+    final int overdraftBuffers;
+    /** What the records repeat; null: all have the same size and go to one sink after the other. */
+    final transient Rows rows;
 
     Cell(JsonNode line) {
         recordBytes = line.path("record_bytes").asInt(8);
@@ -33,11 +39,31 @@ final class Cell implements Serializable {
         segmentBytes = line.path("segment_bytes").asInt(32 * 1024);
         debloatMs = line.path("debloat_ms").asLong(0);
         memoryBytes = line.path("memory_bytes").asLong(0);
+        exclusiveBuffers = line.path("exclusive_buffers").asInt(0);
+        floatingBuffers = line.path("floating_buffers").asInt(0);
+        overdraftBuffers = line.path("overdraft_buffers").asInt(0);
+        rows = line.has("rows_file") ? Rows.of(line.path("rows_file").asText(), channels) : null;
     }
 
     /** Cells with the same key run on the same cluster. */
     String clusterKey() {
-        return channels + "/" + segmentBytes + "/" + debloatMs + "/" + memoryBytes;
+        return channels + "/" + segmentBytes + "/" + debloatMs + "/" + memoryBytes + "/" + exclusiveBuffers + "/" + floatingBuffers + "/" + overdraftBuffers;
+    }
+
+    int sizeOf(long index) {
+        return rows == null ? recordBytes : rows.sizeOf(index);
+    }
+
+    int mostBytes() {
+        return rows == null ? recordBytes : rows.largest;
+    }
+
+    /** Whether a record may come after another at a sink; {@code last} is negative for the first. */
+    boolean follows(long last, long index) {
+        if (rows != null && rows.hasSinks()) {
+            return last < 0 ? rows.isFirst(index) : index == rows.after(last);
+        }
+        return last < 0 ? index < channels : index == last + channels;
     }
 
     /** When record {@code index} is due, in nanoseconds after the start; only with a rate. */

@@ -53,7 +53,7 @@ final class CellSink implements Sink<Record> {
                     latencies.record(System.nanoTime() - emitted);
                 }
             }
-            if ((last >= 0 ? index != last + cell.channels : index >= cell.channels) || !record.isIntact()) {
+            if (!cell.follows(last, index) || !record.isIntact()) {
                 problem = "record " + index + " came after record " + last;
             }
             last = index;

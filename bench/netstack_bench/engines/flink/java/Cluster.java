@@ -62,7 +62,7 @@ final class Cluster {
 
         private static Configuration common(Cell cell) {
             Configuration made = new Configuration();
-            long buffers = (long) cell.channels * 11 + 64;
+            long buffers = (long) cell.channels * (11 + cell.exclusiveBuffers + cell.floatingBuffers) + 64;
             long memory = cell.memoryBytes > 0 ? cell.memoryBytes : Math.max(64 << 20, buffers * cell.segmentBytes);
             made.setString("taskmanager.memory.network.min", memory + "b");
             made.setString("taskmanager.memory.network.max", memory + "b");
@@ -70,6 +70,11 @@ final class Cluster {
             if (cell.debloatMs > 0) {
                 made.setString("taskmanager.network.memory.buffer-debloat.enabled", "true");
                 made.setString("taskmanager.network.memory.buffer-debloat.target", cell.debloatMs + "ms");
+            }
+            if (cell.exclusiveBuffers > 0) {
+                made.setString("taskmanager.network.memory.buffers-per-channel", String.valueOf(cell.exclusiveBuffers));
+                made.setString("taskmanager.network.memory.floating-buffers-per-gate", String.valueOf(cell.floatingBuffers));
+                made.setString("taskmanager.network.memory.max-overdraft-buffers-per-gate", String.valueOf(cell.overdraftBuffers));
             }
             made.setString("cluster.fine-grained-resource-management.enabled", "true");
             made.setString("restart-strategy.type", "none");

@@ -13,6 +13,8 @@ import java.util.concurrent.TimeUnit;
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.JobStatus;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.common.functions.Partitioner;
+import org.apache.flink.api.java.functions.KeySelector;
 import org.apache.flink.api.java.typeutils.ValueTypeInfo;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.runtime.checkpoint.CheckpointStatsSnapshot;
@@ -21,6 +23,7 @@ import org.apache.flink.runtime.jobmaster.JobResult;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.ObjectMapper;
+import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
 /** Takes a cell or a word count a line of standard input and prints a line of JSON for each: what a real Flink did. */
@@ -70,15 +73,30 @@ public final class Peer {
             job.setBufferTimeout(cell.timeoutMs);
         }
         Checkpoints.enable(cell, job);
-        job.fromSource(new CellSource(), WatermarkStrategy.noWatermarks(), Reporter.SOURCE, new ValueTypeInfo<>(Record.class))
+        DataStream<Record> source = job.fromSource(new CellSource(), WatermarkStrategy.noWatermarks(), Reporter.SOURCE, new ValueTypeInfo<>(Record.class))
                 .setParallelism(1)
-                .slotSharingGroup(Cluster.sourceSlots())
-                .rebalance()
+                .slotSharingGroup(Cluster.sourceSlots());
+        boolean hasSinks = cell.rows != null && cell.rows.hasSinks();
+        (hasSinks ? source.partitionCustom(new ToItsSink(), new ItsSink()) : source.rebalance())
                 .sinkTo(new CellSink())
                 .name(Reporter.SINK)
                 .setParallelism(cell.channels)
                 .slotSharingGroup(Cluster.sinkSlots());
         return job.getStreamGraph().getJobGraph();
+    }
+
+    private static final class ToItsSink implements Partitioner<Integer> {
+        @Override
+        public int partition(Integer sink, int sinks) {
+            return sink;
+        }
+    }
+
+    private static final class ItsSink implements KeySelector<Record, Integer> {
+        @Override
+        public Integer getKey(Record record) {
+            return Board.current.cell.rows.sinkOf(record.index);
+        }
     }
 
     private static Map<String, Object> run(Cell cell) throws Exception {
@@ -92,7 +110,6 @@ public final class Peer {
         }
         System.gc(); // what earlier cells left is not this one's
         Reporter.clear();
-        Record.size = cell.recordBytes;
         Board board = Board.current = new Board(cell);
         Configuration settings = new Configuration();
         Path checkpoints = Checkpoints.folderOf(cell, settings);

@@ -7,48 +7,50 @@ import org.apache.flink.types.CopyableValue;
 
 /** An index in eight bytes and a filler: exactly as many bytes as the cell says, without a length of its own. */
 public final class Record implements CopyableValue<Record> {
-    /** Bytes of every record of the running cell; there is one cell at a time. */
-    static volatile int size = 8;
+    private static final int INDEX_BYTES = 8;
 
     long index;
-    byte[] filler;
-
-    public Record() {
-        filler = new byte[size - 8];
-    }
+    private final Cell cell = Board.current.cell;
+    private final byte[] filler = new byte[cell.mostBytes() - INDEX_BYTES];
 
     boolean isIntact() {
-        return filler.length == 0 || filler[filler.length - 1] == (byte) index;
+        int last = fillerBytes() - 1;
+        return last < 0 || filler[last] == (byte) index;
     }
 
     void set(long index) {
         this.index = index;
-        if (filler.length > 0) {
-            filler[filler.length - 1] = (byte) index;
+        int last = fillerBytes() - 1;
+        if (last >= 0) {
+            filler[last] = (byte) index;
         }
+    }
+
+    private int fillerBytes() {
+        return cell.sizeOf(index) - INDEX_BYTES;
     }
 
     @Override
     public void write(DataOutputView out) throws IOException {
         out.writeLong(index);
-        out.write(filler);
+        out.write(filler, 0, fillerBytes());
     }
 
     @Override
     public void read(DataInputView in) throws IOException {
         index = in.readLong();
-        in.readFully(filler);
+        in.readFully(filler, 0, fillerBytes());
     }
 
     @Override
     public int getBinaryLength() {
-        return 8 + filler.length;
+        return cell.rows == null ? cell.recordBytes : -1;
     }
 
     @Override
     public void copyTo(Record target) {
         target.index = index;
-        target.filler = filler.clone();
+        System.arraycopy(filler, 0, target.filler, 0, filler.length);
     }
 
     @Override
@@ -60,6 +62,8 @@ public final class Record implements CopyableValue<Record> {
 
     @Override
     public void copy(DataInputView source, DataOutputView target) throws IOException {
-        target.write(source, getBinaryLength());
+        long index = source.readLong();
+        target.writeLong(index);
+        target.write(source, cell.sizeOf(index) - INDEX_BYTES);
     }
 }

@@ -68,7 +68,8 @@ public final class Reporter implements MetricReporter {
     public void notifyOfAddedMetric(Metric metric, String name, MetricGroup group) {
         String scope = group.getMetricIdentifier("");
         String task = scope.contains(SOURCE) ? SOURCE : scope.contains(SINK) ? SINK : null;
-        if (task != null && !scope.contains(".operator.") && (!name.startsWith("num") || !scope.contains("Netty"))) {
+        boolean isTwice = scope.contains(".buffers."); // Flink 1.x has these metrics under "Shuffle.Netty" too
+        if (task != null && !isTwice && !scope.contains(".operator.") && (!name.startsWith("num") || !scope.contains("Netty"))) {
             METRICS.put(task + scope + "/" + name, metric);
         }
     }
