@@ -349,7 +349,7 @@ class TestReal:
         skewed = cells(tmp_path)[-1]
         rows = ("--input", str(skewed.input_path), "--key", "key", "--channels", "4")
         slow = ("--consume-rate", "8000", "--seconds", "3", "--repeats", "1")
-        document = bench("run", "--peer", "flink", "--as", "flink", "--gates", "each", *rows, *slow)
+        document = bench("run", "--peer", "flink", "--as", "flink", *rows, *slow)
         flink = document["peer"]
         assert document["delivered"]
         assert flink["delivered"]

@@ -69,7 +69,7 @@ class FlinkSpec(RunSpec):
                 f"--segment-size {format_size(segment)} with --peer flink: give a power of two from 4KiB on"
             )
         # A sink of Flink is a subtask with an input gate of its own.
-        gates = "each" if spec.channels > 1 and spec.checkpoints == "none" else "one"
+        gates = "each" if spec.channels > 1 and spec.checkpoints == "none" else spec.gates
         fixed = {"acts_as": acts_as, "profile": False, "verify": "all", "gates": gates}
         settings = {**spec.as_dict(), **constants_of(acts_as), **fixed}
         return cls(**settings)

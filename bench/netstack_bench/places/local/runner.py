@@ -20,7 +20,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -424,8 +424,10 @@ def run_with_peers(
     the turns that are complete; `repeats` is their number. Errors are those of `run_once`.
     """
     for peer in peers:
-        peer_spec(peer, spec)  # raises if the peer does not support the settings
-        if peer != "flink":
+        asked = peer_spec(peer, spec)  # raises if the peer does not support the settings
+        if peer == "flink":
+            spec = replace(spec, gates=asked.gates)
+        else:
             load_engine(peer)  # raises if its package is missing
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in (OURS, *peers)}
     with contextlib.ExitStack() as stack:
