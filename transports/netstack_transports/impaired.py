@@ -23,10 +23,10 @@ Rules:
   rate, they are as large as those of a sender on a real line. Dialling takes no extra time.
 - A task in `wait_readable` timestamps bytes at once. A reader that computes meanwhile timestamps them at its next call,
   so its absence adds to the delay instead of being hidden by it.
-- Times are trio's: exact with a `MockClock`. In real time nothing arrives early. A byte is late by the precision of a
-  kernel timer, about 0.1 ms (1.1 ms without such timers), plus the delays of a busy machine. Lateness does not
-  accumulate: the line continues independently, so the average rate is kept if `queue` can hold the bytes that arrive at
-  once.
+- Times are trio's: exact with a `MockClock`. In real time nothing arrives early. A task that waits is woken as much
+  earlier as it woke late before, at most `MOST_LEAD_S`, and polls the clock for the rest. On a busy machine, and
+  without kernel timers (1.1 ms), bytes are late. Lateness does not accumulate: the line continues independently, so the
+  average rate is kept if `queue` can hold the bytes that arrive at once.
 - Without a rate, `queue` is all that can be in flight, which limits the throughput to `queue / delay`.
 """
 
@@ -57,6 +57,9 @@ LEAST_KERNEL_BYTES: Final = 96 * 1024
 
 LATE_S: Final = 0.01
 """How late the reader of a line may be without leaving the line idle."""
+
+MOST_LEAD_S: Final = 0.0002
+"""How much earlier than its bytes a waiting task is woken at most, because it wakes late."""
 
 READS_A_TURN: Final = 4
 """Reads of the underlying stream, of at most 256 KiB each, before due bytes are delivered."""
@@ -213,6 +216,7 @@ class _ImpairedStream(ByteStream):
         self._reading: trio.CancelScope | None = None  # that of the task in `wait_readable`
         self._look_at = math.inf  # when its wait ends
         self._deadlines = _deadlines()
+        self._lead_s = 0.0  # how late waits end, on average
         impairment._streams[self] = None
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
@@ -314,13 +318,24 @@ class _ImpairedStream(ByteStream):
                         raise
                 finally:
                     self._reading = None
+            if scope.cancelled_caught and self._deadlines is not None:
+                self._poll_until(self._look_at)
+
+    def _poll_until(self, due_at: float) -> None:
+        """After a wait for `due_at`: learns how late it ended, and passes what is left of it."""
+        now = trio.current_time()
+        if now >= due_at - self._lead_s:  # not ended by `look_again`
+            late_s = min(now - (due_at - self._lead_s), MOST_LEAD_S)
+            self._lead_s += (late_s - self._lead_s) / 8
+            while now < due_at:
+                now = trio.current_time()
 
     def _end_at(self, scope: trio.CancelScope, due_at: float) -> None:
         self._reading, self._look_at = scope, due_at
         if self._deadlines is None:
             scope.deadline = due_at
         elif due_at < math.inf:
-            self._deadlines.call_at(due_at, scope.cancel)
+            self._deadlines.call_at(due_at - self._lead_s, scope.cancel)
 
     def _end(self) -> None:
         self._impairment._streams.pop(self, None)
