@@ -227,7 +227,10 @@ def test_a_point_whose_comparison_is_undecided_is_measured_again_until_it_is_or_
     tmp_path: Path, fake_result: FakeResult
 ) -> None:
     """One is the same on both sides, one far away, one so noisy that it stays undecided; each has its repeats."""
-    same, separate, noisy = (RunSpec(rate_per_s=1000.0, channels=channels) for channels in (1, 2, 3))
+    same, separate, noisy = (
+        RunSpec(rate_per_s=1000.0, channels=channels, gates=gates)
+        for channels, gates in ((1, "one"), (2, "each"), (3, "each"))
+    )
     grid = Grid(points=(same, separate, noisy), repeats=3, turns=lambda spec: (FlinkSpec.of(spec), spec))
     specs: list[RunSpec] = []
 

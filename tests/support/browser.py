@@ -10,6 +10,7 @@ import base64
 import itertools
 import json
 import os
+import sys
 import shutil
 import subprocess
 import tempfile
@@ -68,7 +69,11 @@ class Browser:
         while left:
             await trio.lowlevel.wait_writable(self._write_fd)
             left = left[os.write(self._write_fd, left[:4096]) :]
-        await event.wait()
+        try:
+            await event.wait()
+        except trio.Cancelled:
+            sys.stderr.write(f"the browser did not answer {method} {parameters}\n")
+            raise
         answer = self._answers.pop(number)
         if "error" in answer:
             raise AssertionError(f"{method}: {answer['error']}")
@@ -118,7 +123,11 @@ class Page:
                 actual = None
             if actual or actual == {}:  # an element has no plain data
                 return actual
-            await trio.sleep(_LOOK_S)
+            try:
+                await trio.sleep(_LOOK_S)
+            except trio.Cancelled:
+                sys.stderr.write(f"it waited for {script}, which was {actual!r}\n")
+                raise
 
     async def press(self, key: str, *, text: str = "") -> None:
         """A key, as a keyboard would: `Enter`, `l`, `ArrowLeft`."""
