@@ -10,9 +10,9 @@ import base64
 import itertools
 import json
 import os
-import sys
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
