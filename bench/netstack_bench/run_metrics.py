@@ -5,8 +5,8 @@
 - Counters (`..._total`) cover the whole run, the longest wait too. Waits per second (`..._ms_per_second`) cover the
   time between the start and the end of the side's work. Other gauges are means of samples: all queues are empty at the
   end.
-- Sampling takes at most one per cent of the time, and a thousandth in runs at a rate, whose latencies it would affect.
-  The timeline consists of the same samples.
+- Sampling takes at most one per cent of the time, and three thousandths in runs at a rate, whose latencies it would
+  affect. The timeline consists of the same samples.
 - Samples are due at random moments, and a thread measures the time: the loop's own timers mostly fire together with
   newly arrived data, so queues would look too long.
 """
@@ -42,7 +42,7 @@ PERIOD_S: Final = 0.1
 """Time between samples of gauges, as long as sampling is cheap."""
 
 _COST: Final = 0.01
-_COST_AT_RATE: Final = 0.001
+_COST_AT_RATE: Final = 0.003
 EARLY_NS: Final = 2_000_000  # a trio sleep ends up to a millisecond late, and the first record is due at the start
 _PER_SECOND: Final = "_ms_per_second"
 _MOST_SAMPLES: Final = 240  # of a timeline; a longer run repeatedly drops every second one
@@ -73,15 +73,17 @@ class Observation:
         self._at_stop: dict[str, float] = {}
 
     async def sample(self, pause: Pause) -> None:
-        """Samples until cancelled, with `pause` in between."""
+        """Samples until cancelled, with `pause` before each: at the start the queues are empty."""
+        pause_s = PERIOD_S
         while True:
+            await pause(pause_s)
             began = time.thread_time()
             result = self._read()
             for name, value in result.items():
                 self._sums[name] = self._sums.get(name, 0.0) + value
             self._samples += 1
             self._keep(result)
-            await pause(max(PERIOD_S, (time.thread_time() - began) / self._cost))
+            pause_s = max(PERIOD_S, (time.thread_time() - began) / self._cost)
 
     def stop(self) -> None:
         """Ends the measured time of waits; called when the side's work is done."""

@@ -112,9 +112,9 @@ def test_records_in_a_buffer_count_in_runs_of_full_buffers_only() -> None:
         assert errors(only([flink, ours])) == pytest.approx(expected)
 
 
-def test_bytes_in_flight_are_those_of_both_queues_and_less_than_a_record_is_none() -> None:
+def test_bytes_in_flight_are_those_of_both_queues_and_less_than_a_buffer_is_none() -> None:
     names = "metrics_producer_netstack_output_queue_bytes", "metrics_consumer_netstack_input_queue_bytes"
-    for scale, expected in ((1.0, {"bytes_in_flight": 2.0}), (0.01, {})):
+    for scale, expected in ((1000.0, {"bytes_in_flight": 2.0}), (100.0, {})):
         flink = row(FlinkSpec.of(PACED), **dict(zip(names, (10.0 * scale, 30.0 * scale), strict=True)))
         ours = row(PACED, **dict(zip(names, (100.0 * scale, 60.0 * scale), strict=True)))
         assert errors(only([flink, ours])) == pytest.approx(expected)
