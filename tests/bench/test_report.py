@@ -172,6 +172,14 @@ def test_an_answer_of_one_line_has_its_figures(fake_rows: Rows) -> None:
     assert re.search(r": 1 ms .* 100 ms; .* MB/s .*; p99 1\.2", reported)
 
 
+def test_where_every_shorter_timeout_costs_too_much_the_longest_is_the_answer(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(record_sizes=(8,), channels=(1,), repeats=5), noise=0.01)
+    for row in rows:
+        timeout_s = row["settings_buffer_timeout_s"]
+        row["payload_mb_per_s"] *= 0.5 if timeout_s is not None and timeout_s < 0.1 else 1.0
+    assert findings(rows)[0].startswith("Buffer timeout: 100 ms: every shorter timeout")
+
+
 def test_latency_that_the_run_was_too_short_for_is_hollow(fake_rows: Rows) -> None:
     rows = fake_rows()
     analysis = Analysis(rows)

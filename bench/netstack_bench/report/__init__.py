@@ -46,7 +46,8 @@ _ON_SPARK = "Every run has sources and sinks in each of Spark's executors; every
 def findings(rows: Sequence[Row]) -> list[str]:
     """The main findings, one sentence each, for the terminal; those of each workload are indented."""
     texts = [
-        f"{topic}: {figure} {sentence}".replace(" ,", ",") for topic, figure, sentence in _findings(Analysis(rows))
+        f"{topic}: {figure}{'' if sentence[:1] in (',', ':') else ' '}{sentence}"
+        for topic, figure, sentence in _findings(Analysis(rows))
     ]
     lines = [line for text in texts for line in text.replace("\n", "\n  ").split("\n")]
     return [line.replace("µ", "u").replace("\u00d7", "x") for line in lines]  # for terminals without these letters
