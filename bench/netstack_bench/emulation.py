@@ -171,11 +171,16 @@ def _counts(judged: Iterable[Cell | Error]) -> str:
 
 
 def undecided_points(rows: Iterable[Row], points: Iterable[RunSpec]) -> list[RunSpec]:
-    """The points to measure again: those of undecided cells, and what their throughput is compared with."""
-    cells = [dict(cell.settings) for cell in emulation_cells(rows) if cell.verdict is Verdict.UNDECIDED]
+    """The points to measure again: those of undecided cells, and what their throughput is compared with.
+
+    Beside cells that act as Flink, those of netstack as it is do not count.
+    """
+    every_cell = emulation_cells(rows)
+    judged = [cell for cell in every_cell if cell.acts_as != RunSpec().acts_as] or every_cell
+    cells = [_without_gates(cell.settings) for cell in judged if cell.verdict is Verdict.UNDECIDED]
     lines = [_line_of(tuple(each.items())) for each in cells if _is_free(each)]
     chosen = []
-    every = [(spec, {name: getattr(spec, name) for name in _WORK}) for spec in points]
+    every = [(spec, _without_gates({name: getattr(spec, name) for name in _WORK})) for spec in points]
     for spec, work in every:
         line = _line_of(tuple(work.items()))
         longest = max(_timeout_of(tuple(other.items())) for _, other in every if _line_of(tuple(other.items())) == line)
@@ -183,6 +188,11 @@ def undecided_points(rows: Iterable[Row], points: Iterable[RunSpec]) -> list[Run
         if work in cells or is_reference:
             chosen.append(spec)
     return chosen
+
+
+def _without_gates(work: Mapping[str, Any]) -> dict[str, Any]:
+    """The work of a point of a grid, whose runs get their gates later (`FlinkSpec.of`)."""
+    return {name: value for name, value in work.items() if name != "gates"}
 
 
 _Work = tuple[tuple[str, Any], ...]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,6 +93,19 @@ def test_undecided_points_are_measured_again_with_what_they_are_compared_with() 
     again = undecided_points(rows, points)
     assert again == [points[1], points[2], points[3]]
     assert undecided_points([], points) == []
+
+
+def test_only_what_acts_as_flink_is_measured_again_whatever_its_gates() -> None:
+    point = replace(PACED, channels=3)
+    flink = FlinkSpec.of(point)
+    own = replace(point, gates=flink.gates)
+    for noisy, expected in ((as_flink(own), [point]), (own, [])):
+        rows = [
+            row(side, repeat=repeat, latency_us_p50=50.0 * (noise if side == noisy else 1.0))
+            for side in (flink, as_flink(own), own)
+            for repeat, noise in enumerate((1.0, 1.5, 0.7))
+        ]
+        assert undecided_points(rows, [point]) == expected
 
 
 def test_a_run_as_fast_as_it_goes_is_compared_by_what_it_keeps_of_its_own() -> None:
