@@ -177,7 +177,7 @@ def test_where_every_shorter_timeout_costs_too_much_the_longest_is_the_answer(fa
     for row in rows:
         timeout_s = row["settings_buffer_timeout_s"]
         row["payload_mb_per_s"] *= 0.5 if timeout_s is not None and timeout_s < 0.1 else 1.0
-    assert findings(rows)[0].startswith("Buffer timeout: 100 ms: every shorter timeout")
+    assert findings(rows)[0].split()[2:5] == ["100", "ms:", "every"]
 
 
 def test_latency_that_the_run_was_too_short_for_is_hollow(fake_rows: Rows) -> None:
