@@ -153,8 +153,7 @@ class RecordReader(_Reader, Generic[T]):
         self._deserializers = for_channels(gate._engine, lambda: new_deserializer(made, spill, settings))
         self._decoded = DecodedRecords()
         self._holds_buffer = settings.as_flink
-        """Whether a buffer is recycled after its last record, as in Flink, and not as soon as it is decoded."""
-        self._held: Buffer | None = None
+        """Whether the gate holds a buffer until its last record was read, as in Flink; else it is recycled at once."""
         self._iterator = RecordIterator(self._decoded, self._next_element)
         self.channel_index = 0
         """The channel of the last element."""
@@ -199,7 +198,8 @@ class RecordReader(_Reader, Generic[T]):
         """
         if left := list(self._decoded.elements):
             return left
-        self._recycle_held()
+        if self._holds_buffer and self._waiter.single is not None:
+            self._waiter.single.recycle_held()
         while True:
             buffer = self._waiter.next_buffer_nowait()
             elements = self._elements_of(buffer)
@@ -218,7 +218,8 @@ class RecordReader(_Reader, Generic[T]):
 
     async def _next_elements(self) -> list[T] | None:
         waiter = self._waiter
-        self._recycle_held()
+        if self._holds_buffer and waiter.single is not None:
+            waiter.single.recycle_held()
         while True:
             buffer = waiter.at_hand()  # saves a coroutine for most buffers
             if buffer is None:
@@ -243,8 +244,8 @@ class RecordReader(_Reader, Generic[T]):
             memory = buffer.memory if buffer.pieces is None else buffer.contiguous()
             elements = self._deserializers[channel].feed(memory)
         finally:
-            if elements and self._holds_buffer:
-                self._held = buffer
+            if elements and self._holds_buffer and waiter.single is not None:
+                waiter.single.hold(buffer)
             else:
                 buffer.recycle()
         if elements:
@@ -255,13 +256,7 @@ class RecordReader(_Reader, Generic[T]):
                 gate.records += len(elements)
         return elements
 
-    def _recycle_held(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            held.recycle()
-
     def _clear(self) -> None:
-        self._recycle_held()
         for deserializer in self._deserializers:
             deserializer.clear()
 

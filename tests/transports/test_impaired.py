@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, ConnectionLost, LocalProtocolError
 from netstack.base.transport import ByteStream
-from netstack_transports.impaired import ImpairmentStatistics, impairment
+from netstack_transports.impaired import MOST_LEAD_S, ImpairmentStatistics, _ImpairedStream, impairment
 from netstack_transports.memory import CAPACITY_BYTES, MemoryStream
 
 
@@ -279,3 +279,29 @@ async def test_cancelled_calls_leave_no_name_behind(autojump_clock: MockClock) -
         with pytest.raises(LocalProtocolError):
             impairment("cancelled")
     listener.close()
+
+
+@pytest.mark.parametrize(("late_s", "lead_s"), [(0.0001, 0.0001), (0.01, MOST_LEAD_S)])
+def test_a_wait_ends_when_its_bytes_are_due_once_it_is_known_how_late_it_ends(
+    monkeypatch: pytest.MonkeyPatch, late_s: float, lead_s: float
+) -> None:
+    stream = object.__new__(_ImpairedStream)
+    stream._lead_s = 0.0
+    now = due_at = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1e-6
+        return now
+
+    monkeypatch.setattr(trio, "current_time", clock)
+    for _ in range(60):
+        due_at += 1.0
+        now = due_at - stream._lead_s + late_s
+        stream._poll_until(due_at)
+        assert now >= due_at, "nothing arrives early"
+    assert stream._lead_s == pytest.approx(lead_s, rel=0.05)
+    assert now - due_at == pytest.approx(late_s - lead_s, abs=1e-5)
+    before_s, now = stream._lead_s, 99.0
+    stream._poll_until(100.0)
+    assert (stream._lead_s, now) == (before_s, pytest.approx(99.0, abs=1e-5)), "it was told to look again"

@@ -124,6 +124,7 @@ class SingleInputGate(ClosingContext):
         self.on_data: Callable[[], None] | None = None
         """Called when a channel enters the empty line."""
         self.on_available: Callable[[], None] | None = None
+        self._held: Buffer | None = None
         self.on_priority: Callable[[], None] | None = None
         """Called when a priority event arrives and none was waiting: the reader should poll soon."""
         self.read_connections = read_connections
@@ -338,6 +339,19 @@ class SingleInputGate(ClosingContext):
         """Makes an announced barrier of a channel overtake the data in front of it."""
         self._channels[channel_index].prioritize(sequence)
 
+    def hold(self, buffer: Buffer) -> None:
+        """Keeps a buffer whose records are being read, until `recycle_held`, or the end of the gate."""
+        self.recycle_held()
+        self._held = buffer
+        if self._closed:
+            self.recycle_held()
+
+    def recycle_held(self) -> None:
+        """Recycles the buffer that is held, if there is one."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.recycle()
+
     def close(self) -> None:
         """Ends reading on purpose: the producers learn that no more records are needed. Idempotent."""
         if not self._closed:
@@ -356,6 +370,7 @@ class SingleInputGate(ClosingContext):
         self._closed = True
         self._line.clear()
         self._first_in_line = 0
+        self.recycle_held()
         for channel in self._channels:
             channel.is_enqueued = channel.is_first = False
             channel.release()

@@ -18,6 +18,7 @@ from netstack.base.errors import ConfigError
 from netstack_bench.emulation import emulation_cells
 from netstack_bench.engines import peer_spec
 from netstack_bench.engines.flink import FlinkSession, FlinkSpec, jar
+from netstack_bench.engines.flink.java_build import _sources as java_sources
 from netstack_bench.engines.flink.session import SINK, SOURCE, check_rows, document_of, metrics_of, pairs_of
 from netstack_bench.engines.flink.spec import cells
 from netstack_bench.generator import MissingExtra
@@ -81,6 +82,19 @@ def test_cells_take_turns_on_flink_as_flink_and_as_they_are_and_back(tmp_path: P
     assert len({spec.run_id for spec in every}) == len(every)
     several = place.on(Grid(points=[spec for spec in every if spec.channels > 1])).plan()
     assert {run.spec.gates for run in several} == {"each"}, "a sink of Flink has a gate of its own"
+
+
+def test_flink_1_has_its_buffers_and_its_sinks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "flink-dist-1.20.5.jar").touch()
+    monkeypatch.setattr(jar, "flink_libraries", lambda: tmp_path)
+    flink = FlinkSpec.of(RunSpec(exclusive_buffers=0, floating_buffers=32, overdraft_buffers=7))
+    assert (flink.acts_as, flink.overdraft_buffers, flink.spin_s) == ("flink-1.x", 7, 0)
+    line = flink.line()
+    assert (line["exclusive_buffers"], line["floating_buffers"], line["overdraft_buffers"]) == (0, 32, 7)
+    assert {spec.exclusive_buffers for spec in cells(tmp_path)} == {1, 2, 8}
+    copies = {path.name: path.read_text() for path in java_sources(jar.SOURCES, tmp_path, tmp_path)}
+    assert "createWriter(Sink.InitContext" in copies["CellSink.java"]
+    assert not any("WriterInitContext" in text for text in copies.values())
 
 
 def test_rows_become_sizes_and_sinks(tmp_path: Path) -> None:

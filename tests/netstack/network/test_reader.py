@@ -499,5 +499,5 @@ async def test_a_buffer_is_recycled_once_it_is_decoded_or_as_flink_after_its_las
         assert await reader.__anext__() == bytes([number])
         held.append(stage.pool.statistics().used)
     assert held == ([2, 2, 1] if as_flink else [1, 1, 0])
-    reader.close()
+    stage.gate.close()
     stage.assert_all_home()

@@ -17,7 +17,7 @@ from typing import Final
 
 from ...generator import MissingExtra
 from ...store import replace_file
-from .java_build import CannotBuild, build, jars
+from .java_build import CannotBuild, build, is_flink_1, jars
 
 JAR: Final = "netstack-flink.jar"
 SOURCES: Final = Path(__file__).resolve().parent / "java"
@@ -62,10 +62,9 @@ def cache_folder() -> Path:
 def profile() -> str:
     """What the installed Flink behaves as: `flink-1.x` or `flink`, values of `--as`; `flink` if there is none."""
     try:
-        version = distribution(_PACKAGE).version
-    except PackageNotFoundError:
+        return "flink-1.x" if is_flink_1(flink_libraries()) else "flink"
+    except MissingExtra:
         return "flink"
-    return "flink-1.x" if version.startswith("1.") else "flink"
 
 
 def jar_of(sources: Path, libraries: Path) -> Path:
@@ -75,7 +74,7 @@ def jar_of(sources: Path, libraries: Path) -> Path:
         MissingExtra: there is no compiler for Java.
     """
     carried = sources.parent / JAR  # built for Flink 2.3
-    if carried.exists() and profile() == "flink":
+    if carried.exists() and not is_flink_1(libraries):
         return carried
     cache = cache_folder()
     kept = cache / f"flink-{_digest(sources, libraries)}.jar"

@@ -23,10 +23,15 @@ def jars(libraries: Path) -> list[Path]:
     return sorted(libraries.glob("*.jar"))
 
 
+def is_flink_1(libraries: Path) -> bool:
+    """Whether these are the jars of Flink 1.x."""
+    return any(libraries.glob("flink-dist-1.*.jar"))
+
+
 def _sources(sources: Path, folder: Path, libraries: Path) -> list[Path]:
     """The sources to compile: for Flink 1.x, whose sinks get another context, changed copies in the folder."""
     java = sorted(sources.glob("*.java"))
-    if not list(libraries.glob("flink-dist-1.*.jar")):
+    if not is_flink_1(libraries):
         return java
     copies = [folder / path.name for path in java]
     for path, copy in zip(java, copies, strict=True):

@@ -18,7 +18,7 @@ final class Cell implements Serializable {
     final int segmentBytes;
     final long debloatMs;
     final long memoryBytes;
-    /** Flink 1.x only; 0 leaves each as it is. */
+    /** Flink 1.x only; -1 where it is a constant. */
     final int exclusiveBuffers;
     final int floatingBuffers;
     final int overdraftBuffers;
@@ -39,9 +39,9 @@ final class Cell implements Serializable {
         segmentBytes = line.path("segment_bytes").asInt(32 * 1024);
         debloatMs = line.path("debloat_ms").asLong(0);
         memoryBytes = line.path("memory_bytes").asLong(0);
-        exclusiveBuffers = line.path("exclusive_buffers").asInt(0);
-        floatingBuffers = line.path("floating_buffers").asInt(0);
-        overdraftBuffers = line.path("overdraft_buffers").asInt(0);
+        exclusiveBuffers = line.path("exclusive_buffers").asInt(-1);
+        floatingBuffers = line.path("floating_buffers").asInt(-1);
+        overdraftBuffers = line.path("overdraft_buffers").asInt(-1);
         rows = line.has("rows_file") ? Rows.of(line.path("rows_file").asText(), channels) : null;
     }
 

@@ -62,7 +62,7 @@ final class Cluster {
 
         private static Configuration common(Cell cell) {
             Configuration made = new Configuration();
-            long buffers = (long) cell.channels * (11 + cell.exclusiveBuffers + cell.floatingBuffers) + 64;
+            long buffers = (long) cell.channels * (11 + Math.max(0, cell.exclusiveBuffers) + Math.max(0, cell.floatingBuffers)) + 64;
             long memory = cell.memoryBytes > 0 ? cell.memoryBytes : Math.max(64 << 20, buffers * cell.segmentBytes);
             made.setString("taskmanager.memory.network.min", memory + "b");
             made.setString("taskmanager.memory.network.max", memory + "b");
@@ -71,7 +71,7 @@ final class Cluster {
                 made.setString("taskmanager.network.memory.buffer-debloat.enabled", "true");
                 made.setString("taskmanager.network.memory.buffer-debloat.target", cell.debloatMs + "ms");
             }
-            if (cell.exclusiveBuffers > 0) {
+            if (cell.exclusiveBuffers >= 0) {
                 made.setString("taskmanager.network.memory.buffers-per-channel", String.valueOf(cell.exclusiveBuffers));
                 made.setString("taskmanager.network.memory.floating-buffers-per-gate", String.valueOf(cell.floatingBuffers));
                 made.setString("taskmanager.network.memory.max-overdraft-buffers-per-gate", String.valueOf(cell.overdraftBuffers));
