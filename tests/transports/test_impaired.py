@@ -304,4 +304,4 @@ def test_a_wait_ends_when_its_bytes_are_due_once_it_is_known_how_late_it_ends(
     assert now - due_at == pytest.approx(late_s - lead_s, abs=1e-5)
     before_s, now = stream._lead_s, 99.0
     stream._poll_until(100.0)
-    assert (stream._lead_s, now) == (before_s, pytest.approx(99.0, abs=1e-5)), "it was told to look again"
+    assert (stream._lead_s, now) == (before_s, pytest.approx(99.0, abs=1e-5)), "`look_again` ended the wait"
