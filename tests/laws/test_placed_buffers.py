@@ -241,9 +241,11 @@ def test_data_in_memory_of_its_reader_is_like_other_data(
             case "read":
                 stream = memoryview(bytes(producer.stream[done : done + arguments[0]]))
                 if stream:
-                    counts = [consumer.receive(stream) for consumer in both]
-                    assert counts[0] == counts[1]
-                    done += counts[0]
+                    size = both[0].receive(stream)
+                    received = 0  # it reads less at once in front of memory that a reader may lend
+                    while received < size:
+                        received += both[1].receive(stream[received:size])
+                    done += size
                     while ends and ends[0][0] <= done:
                         pending[ends.pop(0)[1]] -= 1
             case "consume":

@@ -16,6 +16,8 @@ It receives in one of two ways, chosen by the previous frame:
 In bulk a reader that gathers a long record or run may lend the memory where its next bytes belong (`place`). Then the
 windows of the next payloads are there: no copy follows, and no segment is touched. Such a buffer is delivered like a
 small one, and also occupies a free segment of the channel. Another frame than a full buffer of this channel ends it.
+The buffer behind has the rest of the record and the head of the next: no read goes past it, so that the reader can lend
+memory for that one first.
 
 Ownership: the channel of a payload is known only after its header, so payloads are received in segments of the
 connection, and the sink *swaps*: it keeps the filled segment as the channel's buffer and returns a free one of that
@@ -134,6 +136,9 @@ class FrameAssembler:
         self._place_channel = -1
         self._placed = 0
         self._target = _NOWHERE  # in such a payload: its memory; else nothing
+        self._is_place_full = False  # until the buffer behind has arrived
+        self.awaits_place = False
+        """Whether that buffer was the last that arrived: its reader will probably lend memory for the next record."""
         self._is_advancing = False
         self._fields: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # length, channel, sequence, backlog, checksum
 
@@ -177,10 +182,12 @@ class FrameAssembler:
         """
         if self._is_advancing:
             return
-        self._place = memory if self._in_bulk else _NOWHERE
-        self._place_channel = channel
         # A payload of the channel that has begun comes first.
         self._placed = self._full if self._in_payload and self._fields[1] == channel else 0
+        is_used = self._in_bulk and self._placed + self._full <= len(memory)
+        self._place = memory if is_used else _NOWHERE
+        self._place_channel = channel
+        self._is_place_full = self.awaits_place = False
 
     def windows(self) -> list[memoryview]:
         """The memory for the next bytes, in order. Valid until `advance`."""
@@ -202,6 +209,10 @@ class FrameAssembler:
                 windows[payload] = self._place[placed : placed + full]
                 placed += full
                 payload += 2
+            if self._place:
+                del windows[payload + 1 :]
+            elif self._is_place_full:
+                del windows[1 if self._in_payload and not self._target else payload + 1 :]
             return windows
         if self._in_payload:
             # A payload shorter than a segment: its rest, and the slab for whatever follows.
@@ -252,6 +263,7 @@ class FrameAssembler:
                 if have >= self._shortest and have >= self._codec.header_length(header, 0):
                     # A shorter header than expected; more bytes may never arrive.
                     self._place = _NOWHERE
+                    self._is_place_full = False
                     self._slab_view[:have] = header[:have]
                     self._have = 0
                     self._in_bulk = False
@@ -277,6 +289,7 @@ class FrameAssembler:
                     self._placed += full
                     if self._placed + full > len(self._place):
                         self._place = _NOWHERE  # the block of a record that was read may be used again
+                        self._is_place_full = True
                 continue
             # Another frame than expected: gather its header and everything behind it in the slab.
             slab = self._slab_view
@@ -285,6 +298,7 @@ class FrameAssembler:
             cell = self._cell
             place, placed = self._place, self._placed
             self._place = _NOWHERE
+            self._is_place_full = False
             while count:
                 take = min(count, full)
                 if placed + full <= len(place):
@@ -317,6 +331,7 @@ class FrameAssembler:
             self._on_small_buffer(channel, sequence, backlog, target, checksum)
             self._cell = cell + 1 if cell + 1 < len(landing) else 0
             return
+        self.awaits_place, self._is_place_full = self._is_place_full, False
         segment = landing[cell] = self._on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
         ring[2 * cell + 1] = ring[2 * cell + 1 + len(ring) // 2] = segment.memory
         self._cell = cell + 1 if cell + 1 < len(landing) else 0

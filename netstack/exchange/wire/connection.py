@@ -157,6 +157,11 @@ class Connection:
 
     # Bytes in.
 
+    @property
+    def awaits_place(self) -> bool:
+        """Whether the reader of a long record should decode what arrived, and lend memory, before the next read."""
+        return self._assembler.awaits_place
+
     def advance(self, count: int, now: float) -> None:
         """Parses `count` bytes that were stored in `windows()`.
 

@@ -244,6 +244,8 @@ class Pump:
                     break  # probably empty: another system call costs as much as a read
                 if is_full:
                     received = max(received, SHORT_READ_BYTES)
+                if connection.awaits_place:
+                    break
         except NetstackError as error:
             self._fail(error)
             return 0
@@ -386,6 +388,8 @@ class Pump:
                     await share.pass_on(account.settle())
                 elif is_more:
                     await trio.lowlevel.checkpoint()
+                    if connection.awaits_place:  # its reader was woken, and may run second
+                        await trio.lowlevel.checkpoint()
                 if not is_more:
                     break
 

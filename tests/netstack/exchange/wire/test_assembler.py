@@ -459,6 +459,33 @@ def test_full_buffers_are_received_in_lent_memory() -> None:
         consumer.check_segments()
 
 
+def test_no_read_goes_past_the_buffer_behind_lent_memory_which_then_waits_for_more() -> None:
+    for parts in ((1,), (HEADER,), (FULL + HEADER,), (FULL + HEADER + 1,)):
+        consumer = Consumer()
+        consumer.feed(encoded([full(1)]), [0])
+        assembler = consumer.assembler
+        for first, lent in ((2, 1), (4, 2), (7, 0)):
+            memory = bytearray(lent * FULL + 5)
+            assembler.place(1, memoryview(memory))
+            stream = encoded([full(k) for k in range(first, first + lent + 2)])
+            missing = (lent + 1) * (HEADER + FULL)
+            if not lent:
+                assert sum(map(len, assembler.windows())) > missing, "nothing fits, so nothing was lent"
+                continue
+            for part in parts:  # read in two parts, of which the first ends anywhere
+                assert sum(map(len, assembler.windows())) == missing
+                assert not assembler.awaits_place
+                consumer.feed(stream[:part], [0])
+                missing -= part
+            consumer.feed(stream[part : part + missing], [0])
+            assert consumer.got[-1] == full(first + lent)
+            assert assembler.awaits_place
+            assert sum(map(len, assembler.windows())) > HEADER + FULL, "a reader that lends nothing is not waited for"
+        consumer.feed(encoded([full(7)]), [0])
+        assert not assembler.awaits_place
+        consumer.check_segments()
+
+
 def test_another_frame_ends_the_lending() -> None:
     other = Data(2, 0, 0, 0, bytes(FULL))
     for between in (
