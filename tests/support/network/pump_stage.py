@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import trio
 import trio.testing
@@ -136,13 +137,14 @@ class FakeEndpoint:
 class Stage:
     """A pump; of a producer, or (`answers=False`) of a consumer."""
 
-    def __init__(self, *, answers: bool = True) -> None:
+    def __init__(self, *, answers: bool = True, segment_bytes: int = 64) -> None:
         self.stream = ScriptedStream()
         self.endpoint = FakeEndpoint()
         self.unsent: dict[Pump, None] = {}
         self.loop_lock = LoopLock(trio.current_time)
         self.closed: list[Exception | None] = []
         self.wanted: Callable[[], None]
+        self.hello = replace(HELLO, segment_size_bytes=segment_bytes)
         self.mistakes: list[str] = []
         self.pump = Pump(
             self.stream,
@@ -160,8 +162,8 @@ class Stage:
         return Connection(
             CODEC,
             self.endpoint,
-            hello=HELLO,
-            landing=allocate_segments(2, 64),
+            hello=self.hello,
+            landing=allocate_segments(2, self.hello.segment_size_bytes),
             peer="script://peer",
             on_write_wanted=on_write_wanted,
             now=0.0,
@@ -176,7 +178,7 @@ class Stage:
         self.stream.change()
 
     def open(self) -> None:
-        self.hear(HELLO)
+        self.hear(self.hello)
         self.pump.read_now()
         assert self.pump.opened.is_set()
 

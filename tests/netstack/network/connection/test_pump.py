@@ -10,6 +10,7 @@ from netstack.base.events import DataType
 from netstack.exchange.buffer.buffer import Buffer
 from netstack.exchange.wire.frames import AddCredit, ConnectionFailure, Goodbye
 from netstack.network.connection.outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
+from netstack.network.connection.pump import SHORT_READ_BYTES
 
 
 class CountedSignal:
@@ -182,6 +183,20 @@ async def test_a_consumer_that_cannot_write_still_reads_what_has_come(stage: Sta
     stage.pump.read_now()
     assert stage.endpoint.heard == 2
     assert stage.closed == [None]
+
+
+async def test_a_read_ends_with_a_long_record_so_that_its_reader_can_lend_memory_for_the_next() -> None:
+    stage = Stage(answers=False, segment_bytes=SHORT_READ_BYTES)
+    stage.open()
+    frame = CODEC.encode_buffer_header(0, DataType.DATA, 0, 0, SHORT_READ_BYTES, 0) + bytes(SHORT_READ_BYTES)
+    stage.stream.incoming += frame
+    stage.pump.read_now(8)
+    stage.pump.connection.place(0, memoryview(bytearray(SHORT_READ_BYTES + 1)))
+    stage.stream.incoming += 4 * frame
+    assert stage.pump.read_now(8) >= SHORT_READ_BYTES, "there is more"
+    assert (stage.endpoint.heard, len(stage.stream.incoming)) == (3, 2 * len(frame))
+    stage.pump.read_now(8)
+    assert stage.endpoint.heard == 5, "its reader has lent nothing"
 
 
 async def test_nothing_happens_after_the_end(stage: Stage) -> None:
