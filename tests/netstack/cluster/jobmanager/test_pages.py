@@ -201,8 +201,12 @@ def test_a_job_of_any_size_fits() -> None:
 )
 async def test_a_job_that_would_occupy_the_jobmanager_is_refused(vertices: int, parallelism: int, text: str) -> None:
     """1,000,000 subtasks blocked the JobManager for so long that it lost its TaskManagers."""
-    async with jobmanager() as manager, open_job_client(manager.address) as user:
+    job = wide(vertices, parallelism)
+    async with (  # a busy machine takes more than the usual 10 s for it
+        jobmanager(heartbeat_timeout_s=1000.0) as manager,
+        open_job_client(manager.address, heartbeat_timeout_s=1000.0) as user,
+    ):
         with pytest.raises(RequestRefused, match=text):
-            await user.submit(wide(vertices, parallelism))
+            await user.submit(job)
         assert await user.jobs() == []
     job_file.check_size(job_file.MAX_OPERATORS, [job_file.MAX_SUBTASKS])
