@@ -18,7 +18,7 @@ from netstack.base.ids import ChannelDescriptor
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.credit.boost import EXPECTED_BUFFERS
 from netstack.exchange.credit.receiving import BufferManager
-from netstack.exchange.credit.spare import FEWEST, REVIEW_BUFFERS, ROUND_TRIPS
+from netstack.exchange.credit.spare import FAST, FAST_S, FEWEST, REVIEW_BUFFERS, ROUND_TRIPS
 from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate
 
@@ -161,7 +161,8 @@ def test_a_line_is_full_and_its_window_no_longer_than_four_round_trips(rate: flo
     possible = min(rate, (FLOATING + SPARE) / 1.5 / round_trip_s)
     assert reached >= 0.9 * possible, (reached / rate, line.maximum)
     # What arrived at once after a wait counts as faster than the line, but not for long.
-    assert line.maximum <= FLOATING + max(FEWEST, 1.5 * ROUND_TRIPS * rate * round_trip_s + 1)
+    near = min(FAST, 1.5 * FAST_S * rate + 1)
+    assert line.maximum <= FLOATING + max(FEWEST, near, 1.5 * ROUND_TRIPS * rate * round_trip_s + 1)
     line.close()
 
 

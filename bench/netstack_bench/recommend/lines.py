@@ -5,7 +5,7 @@ from __future__ import annotations
 from netstack.base.config import MIB, PROFILES, NetworkConfig
 from netstack.base.units import format_duration, format_size
 from netstack.exchange.buffer.requirements import GatePlan, PartitionPlan, required_buffers
-from netstack.exchange.credit.spare import FEWEST
+from netstack.exchange.credit.spare import FAST
 
 from ..labels import buffers_of, setting
 from ..spec import RunSpec
@@ -32,7 +32,7 @@ def memory_bytes(spec: RunSpec) -> int:
         connections=1,
         config=config,
     )
-    spare = spec.spare_buffers if spec.round_trip_s else min(spec.spare_buffers, FEWEST)
+    spare = spec.spare_buffers if spec.round_trip_s else min(spec.spare_buffers, FAST)
     segments = (plan.maximum or plan.required) + spare + config.max_overdraft_buffers_per_partition
     return -(-segments * spec.segment_size_bytes // MIB) * MIB
 

@@ -11,7 +11,7 @@ import trio.testing
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_network
 from netstack.exchange.buffer.pools import NetworkBufferPool
-from netstack.exchange.credit.spare import REVIEW_BUFFERS, SpareBuffers
+from netstack.exchange.credit.spare import FAST, FAST_S, FEWEST, REVIEW_BUFFERS, SpareBuffers
 from netstack.exchange.inbound.gate import SingleInputGate
 
 SEGMENT = 256
@@ -45,6 +45,22 @@ def test_a_reader_that_waits_gets_more_and_one_that_does_not_gives_them_back() -
     assert pool.statistics().requested == USUAL
     pool.destroy()
     assert network.free_segments == 20
+    network.destroy()
+
+
+def test_a_fast_reader_gets_what_it_reads_in_a_moment_and_a_slow_one_the_fewest() -> None:
+    network = NetworkBufferPool(1000, SEGMENT)
+    pool = network.create_pool(1, USUAL)
+    now = 0.0
+    spare = SpareBuffers(pool, 500, now=lambda: now, round_trip_s=lambda: 0.0)
+    spare.review(0)
+    half = FAST // 2  # it shrinks by half at most
+    read = [(1000.0, FAST), (FAST, FAST), (40.5, half), (40.5, 40), (FEWEST - 2, FEWEST)]
+    for waits, (buffers, expected) in enumerate(read, 1):
+        now += REVIEW_BUFFERS * FAST_S / buffers
+        spare.review(waits)
+        assert spare.spare == pytest.approx(expected, abs=1)
+    pool.destroy()
     network.destroy()
 
 

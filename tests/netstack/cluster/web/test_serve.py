@@ -164,9 +164,9 @@ async def test_a_body_of_very_many_chunks_does_not_occupy_the_event_loop(monkeyp
             nursery.start_soon(count)
             await stream.send_all(b"1\r\nx\r\n" * 40_000 + b"0\r\n\r\n")
             received = b""
-            while b"the body is not JSON" not in received and (part := await stream.receive_some(1 << 16)):
+            while b"not JSON" not in received and (part := await stream.receive_some(1 << 16)):
                 received += part
             nursery.cancel_scope.cancel()
-        assert b"the body is not JSON" in received
+        assert b"not JSON" in received
         assert rounds > 500, "about 50 where 64 KiB are handled at a time"
         await stream.aclose()
