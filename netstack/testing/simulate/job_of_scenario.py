@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from ...base.config import NetworkConfig
+from ...exchange.credit.spare import FEWEST
 from ...schedule.checkpoint.instructions import CheckpointSettings
 from ...schedule.graph.settings import AdaptiveSettings, RestartSettings, SpeculationSettings
 from ...schedule.graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
@@ -215,5 +216,6 @@ def network(scenario: Scenario) -> NetworkConfig:
         debloat_min_buffer_bytes=64,
         connect_timeout_s=5.0,
         sort_buffer_bytes=64 * 1024,
+        **({} if scenario.acts_as == "flink" else {"spare_floating_buffers_per_gate": FEWEST}),
         resume_grace_s=scenario.resume_grace_s,
     )
