@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from netstack import GatePlan, NetworkConfig, PartitionPlan, required_buffers
-from netstack.exchange.credit.spare import FAST
+from netstack.exchange.credit.spare import FEWEST
 from netstack.schedule.graph.job_graph import OperatorKind
 from netstack.schedule.graph.stream_graph import (
     ChainingStrategy,
@@ -147,7 +147,7 @@ class Matrix:
         plan = required_buffers(gates=gates, partitions=partitions, connections=connections, config=config)
         assert plan.maximum is not None, "benchmarks write bounded partitions"
         most = self.spec.spare_buffers  # of all gates of a host together: they share its line
-        spare = max(most, len(gates) * min(most, FAST)) if gates else 0
+        spare = max(most, len(gates) * min(most, FEWEST)) if gates else 0
         return plan.maximum + spare + SPARE_SEGMENTS
 
     def _slot(self, each: Placement) -> tuple[int, int]:
