@@ -263,7 +263,7 @@ class FrameAssembler:
                 if have >= self._shortest and have >= self._codec.header_length(header, 0):
                     # A shorter header than expected; more bytes may never arrive.
                     self._place = _NOWHERE
-                    self._is_place_full = False
+                    self._is_place_full = self.awaits_place = False
                     self._slab_view[:have] = header[:have]
                     self._have = 0
                     self._in_bulk = False
@@ -298,7 +298,7 @@ class FrameAssembler:
             cell = self._cell
             place, placed = self._place, self._placed
             self._place = _NOWHERE
-            self._is_place_full = False
+            self._is_place_full = self.awaits_place = False
             while count:
                 take = min(count, full)
                 if placed + full <= len(place):

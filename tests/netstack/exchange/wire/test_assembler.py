@@ -460,7 +460,7 @@ def test_full_buffers_are_received_in_lent_memory() -> None:
 
 
 def test_no_read_goes_past_the_buffer_behind_lent_memory_which_then_waits_for_more() -> None:
-    for parts in ((1,), (HEADER,), (FULL + HEADER,), (FULL + HEADER + 1,)):
+    for part in (1, HEADER, FULL, FULL + HEADER, FULL + HEADER + 1, FULL + 2 * HEADER):
         consumer = Consumer()
         consumer.feed(encoded([full(1)]), [0])
         assembler = consumer.assembler
@@ -472,17 +472,20 @@ def test_no_read_goes_past_the_buffer_behind_lent_memory_which_then_waits_for_mo
             if not lent:
                 assert sum(map(len, assembler.windows())) > missing, "nothing fits, so nothing was lent"
                 continue
-            for part in parts:  # read in two parts, of which the first ends anywhere
-                assert sum(map(len, assembler.windows())) == missing
-                assert not assembler.awaits_place
-                consumer.feed(stream[:part], [0])
-                missing -= part
-            consumer.feed(stream[part : part + missing], [0])
+            assert sum(map(len, assembler.windows())) == missing
+            consumer.feed(stream[:part], [0])
+            assert sum(map(len, assembler.windows())) == missing - part
+            assert not assembler.awaits_place
+            consumer.feed(stream[part:missing], [0])
             assert consumer.got[-1] == full(first + lent)
             assert assembler.awaits_place
             assert sum(map(len, assembler.windows())) > HEADER + FULL, "a reader that lends nothing is not waited for"
-        consumer.feed(encoded([full(7)]), [0])
-        assert not assembler.awaits_place
+        for after in ([full(7)], [Data(1, 7, 0, 0, b"short")], [Control(Ping(7)), Control(Ping(8))]):
+            assembler.awaits_place = True
+            consumer.feed(encoded(after), [0])
+            assert not assembler.awaits_place
+            if after[0] != full(7):
+                consumer.feed(encoded([full(8)]), [0])  # in bulk again
         consumer.check_segments()
 
 
