@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 import pytest
+from exchange.landed_runs import TakesEach
 from hypothesis import given, strategies as st
 from laws.flink_frames import composite
 from laws.flink_vectors import CASES, WRONG_ON_PURPOSE, Vector, channel_ids, frames_in, load, partition_requests
@@ -37,7 +38,7 @@ REGULAR = [case for case in CASES if case not in WRONG_ON_PURPOSE]
 Item = tuple[Any, ...]
 
 
-class Sink:
+class Sink(TakesEach):
     """Keeps what comes."""
 
     def __init__(self, codec: FlinkConsumerCodec | FlinkProducerCodec, segment_size: int, landing: int) -> None:

@@ -1,5 +1,7 @@
 """A law of data that is received in memory of its reader: nobody can tell it from data received in segments.
 
+What one read brings there is one run; its credit, backlog, statistics and captures are those of its buffers.
+
 Two consumers get the same bytes in the same reads; only one of them lends its memory. Both also have a second channel,
 barriers and closed channels, because these end the lending.
 """
@@ -95,6 +97,7 @@ class Consumer:
         self.read_records = 0
         self.kept: list[tuple[Any, bytes]] = []
         self.log: list[object] = []
+        self.longest = 0
 
     def open(self) -> None:
         pool = self.network.create_pool(FLOATING, FLOATING)
@@ -128,12 +131,16 @@ class Consumer:
         self.assembler.advance(count)
         return count
 
-    def consume(self, most: int) -> None:
-        for gate in self.gates:
-            is_first = gate is self.gates[0]
-            for _ in range(most):
+    def consume(self, most: list[int]) -> list[int]:
+        """Reads so many buffers of each gate, or a few more: the last may be a run. Returns how many."""
+        done = [0 for _ in most]
+        for index, gate in enumerate(self.gates):
+            is_first = not index
+            while done[index] < most[index]:
                 if gate.is_closed or (buffer := gate.poll()) is None:
                     break
+                done[index] += buffer.buffers
+                self.longest = max(self.longest, buffer.buffers)
                 if buffer.data_type is not DataType.DATA:
                     self.log.append((buffer.data_type, bytes(buffer.memory)))
                 elif is_first:
@@ -142,6 +149,7 @@ class Consumer:
                     self.log.append(bytes(buffer.memory))
                 buffer.recycle()
         self.lend()
+        return done
 
     def keep(self, memory: memoryview) -> None:
         fed: Any = self.rows.feed(memory)
@@ -249,8 +257,9 @@ def test_data_in_memory_of_its_reader_is_like_other_data(
                     while ends and ends[0][0] <= done:
                         pending[ends.pop(0)[1]] -= 1
             case "consume":
+                taken = both[1].consume([arguments[0] for _ in both[1].gates])
+                assert both[0].consume(taken) == taken
                 for consumer in both:
-                    consumer.consume(arguments[0])
                     for channel in consumer.channels:
                         channel.manager.credit.take()
             case "capture":
@@ -266,6 +275,7 @@ def test_data_in_memory_of_its_reader_is_like_other_data(
         for gate in consumer.gates:
             gate.abandon()
     assert both[0].state()[:-1] == both[1].state()[:-1]
+    assert both[0].longest <= 1
     for consumer in both:
         consumer.network.recycle_unpooled(consumer.assembler.take_landing())
         assert consumer.network.statistics().free_segments == LANDING + 2 * EXCLUSIVE + 2 * FLOATING

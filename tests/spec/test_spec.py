@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
+from exchange.landed_runs import TakesEach
 from hypothesis import given, strategies as st
 from partition_builders import open_builder
 from segments import allocate_segments
@@ -144,7 +145,7 @@ def named(found: Vector) -> str:
 # Running it.
 
 
-class Recorder:
+class Recorder(TakesEach):
     """A sink that keeps every segment it is given and hands out a free one, as channels do."""
 
     def __init__(self) -> None:

@@ -37,12 +37,14 @@ class Buffer:
         segment: its pool memory; None for heap memory.
         is_floating: received buffers: whether it occupies one of the gate's floating buffers.
         channel_index: received buffers: the index of its channel in the gate.
+        buffers: network buffers that it stands for: 1, or those of a run (`credit.receiving.LandedBuffers`).
     """
 
     __slots__ = (
         "_owner",
         "_references",
         "backlog",
+        "buffers",
         "channel_index",
         "data_type",
         "is_floating",
@@ -77,6 +79,7 @@ class Buffer:
         self.more_available = False
         self.next_is_event = False
         self.channel_index = 0
+        self.buffers = 1
 
     def retain(self) -> Buffer:
         """Adds a reference, which the caller must drop with `recycle`."""

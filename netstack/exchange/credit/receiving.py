@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol, final
 
+from ...base.events import DataType
 from ..buffer.buffer import Buffer
 from ..buffer.pools import BufferListener, LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
@@ -29,6 +30,26 @@ NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
 TRICKLE_BYTES: Final = 256
 """A last buffer of so few bytes does not announce its credit at once, because its reader polls again soon. An
 announcement before the record is delivered would wake the producer first, and delay the record."""
+
+
+@final
+class LandedBuffers(Buffer):
+    """A run of data buffers that landed in their reader's memory: one element of the queue, and one to read.
+
+    Each of them occupies a segment, which stands for its credit; all return together.
+    """
+
+    __slots__ = ("_manager", "exclusive", "floating")
+
+    def __init__(self, memory: memoryview, manager: BufferManager) -> None:
+        """Starts without segments: whoever makes it adds one for each buffer, and sets `buffers`."""
+        super().__init__(memory, len(memory), DataType.DATA, manager)
+        self._manager = manager
+        self.exclusive: list[Segment] = []
+        self.floating: list[Segment] = []
+
+    def _reclaim(self) -> None:
+        self._manager.reclaim_landed(self.floating, self.exclusive)
 
 
 @final
@@ -176,6 +197,11 @@ class BufferManager:
         return len(self.exclusive) + len(self.floating)
 
     @property
+    def queued_buffers(self) -> int:
+        """Buffers and events in `queue`; O(queue)."""
+        return sum(buffer.buffers for buffer in self.queue)
+
+    @property
     def is_short_of_credit(self) -> bool:
         """Whether the producer may soon run out of credit while some is unannounced."""
         return self.credit.is_short_for(self.required - self.initial_credit)
@@ -280,6 +306,35 @@ class BufferManager:
             self._pool.recycle(self.floating.pop())  # its announced credit now stands for the exclusive one
         else:
             self._announce(1)
+
+    def reclaim_landed(self, floating: list[Segment], exclusive: list[Segment]) -> None:
+        """Takes the segments of a consumed run: as `reclaim` of one after the other, with one announcement."""
+        gained = 0
+        for segment in floating:
+            free = len(self.exclusive) + len(self.floating)
+            if self._is_waiting and free + 1 < self.required and not self.is_released and self._pool.is_next(self):
+                self.floating.append(segment)
+                gained += 1
+                continue
+            if gained:  # first, since the pool may offer the segment to this channel
+                self._announce(gained)
+                gained = 0
+            self._pool.recycle(segment)
+        if self.is_released:
+            self._network.recycle_unpooled(exclusive)
+            return
+        for segment in exclusive:
+            if not self.floating or len(self.exclusive) + len(self.floating) + 1 <= self.required:
+                self.exclusive.append(segment)
+                gained += 1
+                continue
+            if gained:
+                self._announce(gained)
+                gained = 0
+            self.exclusive.append(segment)
+            self._pool.recycle(self.floating.pop())
+        if gained:
+            self._announce(gained)
 
     def on_buffer_available(self, segment: Segment) -> bool:
         """Takes a floating buffer that the pool offers, if it is required (`BufferListener`)."""

@@ -15,7 +15,7 @@ from ...base.ids import ChannelDescriptor
 from ..buffer.buffer import Buffer
 from ..buffer.pools import LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
-from ..credit.receiving import NO_QUEUE, BufferManager, CreditLink
+from ..credit.receiving import NO_QUEUE, BufferManager, CreditLink, LandedBuffers
 from ..wire.codec import Inflate
 from .capture import InputCapture
 from .gate import SingleInputGate
@@ -191,6 +191,44 @@ class RemoteInputChannel:
             raise _without_credit(sequence, self)
         self._take(memoryview(payload), len(payload), free, is_floating, sequence, backlog)
 
+    def on_landed(self, sequence: int, backlogs: list[int], memory: memoryview) -> None:
+        """Queues a run of data buffers of equal length as one element; each occupies one free segment.
+
+        Raises:
+            ChannelFailed: wrong sequence number, or no credit; those with credit are queued.
+        """
+        if sequence != self._expected_sequence:
+            raise _out_of_sequence(self._expected_sequence, sequence, self)
+        manager = self.manager
+        each = len(memory) // len(backlogs)
+        run = LandedBuffers(memory, manager)
+        run.sequence = sequence
+        if manager.queue is NO_QUEUE:
+            manager.queue = deque()
+        for backlog in backlogs:
+            if manager.floating:
+                run.floating.append(manager.floating.pop())
+            elif manager.exclusive:
+                run.exclusive.append(manager.exclusive.pop())
+            else:
+                break
+            manager.on_data(backlog, each)
+        count = run.buffers = len(run.floating) + len(run.exclusive)
+        following = self._expected_sequence = (sequence + count) & 0xFFFFFFFF
+        self._buffers += count
+        if count < len(backlogs):
+            run.memory = memory[: count * each]
+        run.length = len(run.memory)
+        self._bytes += run.length
+        if count:
+            if self._capture is not None and self._capture.is_open:
+                self._capture.add(run.memory)
+            manager.queue.append(run)
+            if len(manager.queue) == 1:
+                self._gate.enqueue(self)
+        if count < len(backlogs):
+            raise _without_credit(following, self)
+
     def _take(
         self, memory: memoryview, length: int, segment: Segment, is_floating: bool, sequence: int, backlog: int
     ) -> None:
@@ -360,7 +398,7 @@ class RemoteInputChannel:
             if buffer.data_type is _DATA:
                 polled -= buffer.length
         at_producer = 0 if self.is_released else self.manager.backlog
-        return polled, len(self.manager.queue) + at_producer
+        return polled, self.manager.queued_buffers + at_producer
 
     def queued_events(self) -> tuple[list[tuple[bytes, int]], int]:
         """The events that its reader has not polled, each with the bytes of data in front of it; O(queue).
@@ -419,18 +457,18 @@ class RemoteInputChannel:
     def statistics(self) -> ChannelStatistics:
         """A snapshot; O(queue)."""
         manager, credit = self.manager, self.manager.credit
-        unread = [buffer.length for buffer in self.manager.queue if buffer.data_type is _DATA]
+        unread = [buffer for buffer in manager.queue if buffer.data_type is _DATA]
         return ChannelStatistics(
             channel_index=self.index,
             is_local=False,
             partition_id=self.partition_id,
             subpartition=self.subpartition,
-            queued_buffers=len(self.manager.queue),
-            queued_bytes=sum(buffer.length for buffer in self.manager.queue),
+            queued_buffers=manager.queued_buffers,
+            queued_bytes=sum(buffer.length for buffer in manager.queue),
             buffers=self._buffers,
             bytes=self._bytes,
-            polled_buffers=self._buffers - len(unread),
-            polled_bytes=self._bytes - sum(unread),
+            polled_buffers=self._buffers - sum(buffer.buffers for buffer in unread),
+            polled_bytes=self._bytes - sum(buffer.length for buffer in unread),
             exclusive=0 if self.is_released else manager.initial_credit,
             free_exclusive=len(manager.exclusive),
             free_floating=len(manager.floating),

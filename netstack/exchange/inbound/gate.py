@@ -238,8 +238,8 @@ class SingleInputGate(ClosingContext):
             buffer.channel_index = channel.index
             if buffer.data_type is _DATA:
                 if self._spare is not None:
-                    self._until_review -= 1
-                    if not self._until_review:
+                    self._until_review -= buffer.buffers
+                    if self._until_review <= 0:
                         self._until_review = REVIEW_BUFFERS
                         self._review_spare(self._spare)
                 return buffer

@@ -152,6 +152,25 @@ class ChannelReceiver:
         except ChannelFailed as error:
             self._reset(entry, error)
 
+    def on_landed(
+        self, channel: int, sequence: int, backlogs: list[int], memory: memoryview, checksums: list[int]
+    ) -> None:
+        """Delivers a run of data buffers that its reader's memory received."""
+        if self._checksum:  # each is checked before it is queued
+            each = len(memory) // len(backlogs)
+            for index, backlog in enumerate(backlogs):
+                payload = memory[index * each : (index + 1) * each]
+                self.on_small_buffer(channel, (sequence + index) & 0xFFFFFFFF, backlog, payload, checksums[index])
+            return
+        entry = self._channels.get(channel)
+        if entry is None:
+            self._drop(channel)
+            return
+        try:
+            entry.on_landed(sequence, backlogs, memory)
+        except ChannelFailed as error:
+            self._reset(entry, error)
+
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """Delivers an in-band event."""
         entry = self._channels.get(channel)

@@ -28,7 +28,7 @@ def feed_rows(
         poll: returns the next buffer that is ready.
         rows: the deserializer of each channel.
         first: the first buffer.
-        most: how many buffers are taken at most, at least 1.
+        most: how many buffers are taken at most, at least 1; the last may be a run of more.
         touched: gets the channels that were fed.
 
     Returns:
@@ -44,10 +44,11 @@ def feed_rows(
             return buffer, most
         channel = buffer.channel_index
         touched[channel] = None
+        taken = buffer.buffers
         try:
             rows[channel].feed(buffer.memory if buffer.pieces is None else buffer.contiguous())
         finally:
             buffer.recycle()
-        most -= 1
-        buffer = poll() if most else None
-    return None, most
+        most -= taken
+        buffer = poll() if most > 0 else None
+    return None, max(0, most)

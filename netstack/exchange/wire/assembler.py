@@ -14,8 +14,9 @@ It receives in one of two ways, chosen by the previous frame:
   is different, the bytes behind it are moved to the slab and parsed there, at the cost of one slower read.
 
 In bulk a reader that gathers a long record or run may lend the memory where its next bytes belong (`place`). Then the
-windows of the next payloads are there: no copy follows, and no segment is touched. Such a buffer is delivered like a
-small one, and also occupies a free segment of the channel. Another frame than a full buffer of this channel ends it.
+windows of the next payloads are there: no copy follows, and no segment is touched. What one read brought there is
+delivered as one run, and each buffer of it also occupies a free segment of the channel. Another frame than a full
+buffer of this channel ends it.
 The buffer behind has the rest of the record and the head of the next: no read goes past it, so that the reader can lend
 memory for that one first.
 
@@ -60,6 +61,19 @@ class BufferSink(Protocol):
         self, channel: int, sequence: int, backlog: int, payload: bytes | memoryview, checksum: int
     ) -> None:
         """Takes a data buffer that is not in a segment: a small one, or one in memory that its reader lent."""
+
+    def on_landed(
+        self, channel: int, sequence: int, backlogs: list[int], memory: memoryview, checksums: list[int]
+    ) -> None:
+        """Takes a run of data buffers of equal length, one behind the other in memory that their reader lent.
+
+        Args:
+            channel: of all of them.
+            sequence: that of the first; the others follow.
+            backlogs: the backlog in each header.
+            memory: all payloads.
+            checksums: the checksum in each header.
+        """
 
 
 class DataSink(BufferSink, Protocol):
@@ -136,6 +150,12 @@ class FrameAssembler:
         self._place_channel = -1
         self._placed = 0
         self._target = _NOWHERE  # in such a payload: its memory; else nothing
+        self._target_place = _NOWHERE  # of which it is a part, from here on
+        self._target_start = 0
+        # The run of such buffers that this `advance` has completed: the last one, and what their headers say.
+        self._landed: tuple[memoryview, int, int, int] = (_NOWHERE, 0, 0, 0)  # place, end in it, channel, sequence
+        self._landed_backlogs: list[int] = []
+        self._landed_checksums: list[int] = []
         self._is_place_full = False  # until the buffer behind has arrived
         self.awaits_place = False
         """Whether that buffer was the last that arrived: its reader will probably lend memory for the next record."""
@@ -146,6 +166,7 @@ class FrameAssembler:
         """Sets the receiver of data buffers; an open connection passes its endpoint, to shorten their way."""
         self._on_buffer = sink.on_buffer
         self._on_small_buffer = sink.on_small_buffer
+        self._on_landed = sink.on_landed
 
     @property
     def mid_frame(self) -> bool:
@@ -183,7 +204,16 @@ class FrameAssembler:
         if self._is_advancing:
             return
         # A payload of the channel that has begun comes first.
-        self._placed = self._full if self._in_payload and self._fields[1] == channel else 0
+        begun = self._full if self._in_payload and self._fields[1] == channel else 0
+        place = self._place
+        if (
+            place
+            and channel == self._place_channel
+            and memory.obj is place.obj
+            and len(memory) == len(place) - self._placed + begun
+        ):
+            return  # the rest of what was lent already
+        self._placed = begun
         is_used = self._in_bulk and self._placed + self._full <= len(memory)
         self._place = memory if is_used else _NOWHERE
         self._place_channel = channel
@@ -227,7 +257,11 @@ class FrameAssembler:
         """
         if self._in_bulk:
             self._is_advancing = True
-            self._advance_bulk(count)
+            try:
+                self._advance_bulk(count)
+            finally:
+                if self._landed_backlogs:
+                    self._deliver_landed()
             self._is_advancing = False
         elif self._in_payload:
             length = self._fields[0]
@@ -268,6 +302,8 @@ class FrameAssembler:
                     self._have = 0
                     self._in_bulk = False
                     self._filled = have
+                    if self._landed_backlogs:
+                        self._deliver_landed()
                     self._parse_slab()
                 return
             count -= missing
@@ -285,8 +321,11 @@ class FrameAssembler:
                 self._fields = (length, channel, sequence, backlog, checksum)
                 self._in_payload = True
                 if is_placed:
-                    self._target = self._place[self._placed : self._placed + full]
-                    self._placed += full
+                    start = self._placed
+                    self._target_place = self._place
+                    self._target_start = start
+                    self._target = self._place[start : start + full]
+                    self._placed = start + full
                     if self._placed + full > len(self._place):
                         self._place = _NOWHERE  # the block of a record that was read may be used again
                         self._is_place_full = True
@@ -315,6 +354,8 @@ class FrameAssembler:
                 count -= take
             self._in_bulk = False
             self._filled = filled
+            if self._landed_backlogs:
+                self._deliver_landed()
             self._parse_slab()
             return
 
@@ -328,14 +369,45 @@ class FrameAssembler:
         target = self._target
         if target:
             self._target = _NOWHERE
-            self._on_small_buffer(channel, sequence, backlog, target, checksum)
+            self._land(channel, sequence, backlog, checksum)
             self._cell = cell + 1 if cell + 1 < len(landing) else 0
             return
+        if self._landed_backlogs:
+            self._deliver_landed()
         self.awaits_place, self._is_place_full = self._is_place_full, False
         segment = landing[cell] = self._on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
         ring[2 * cell + 1] = ring[2 * cell + 1 + len(ring) // 2] = segment.memory
         self._cell = cell + 1 if cell + 1 < len(landing) else 0
         self._in_bulk = length == self._full
+
+    def _land(self, channel: int, sequence: int, backlog: int, checksum: int) -> None:
+        """Adds the buffer in the target to the run, or begins another with it."""
+        place, start = self._target_place, self._target_start
+        self._target_place = _NOWHERE
+        if self._landed_backlogs:
+            last_place, end, last_channel, last_sequence = self._landed
+            if (
+                place is not last_place
+                or start != end
+                or channel != last_channel
+                or sequence != (last_sequence + 1) & 0xFFFFFFFF
+            ):
+                self._deliver_landed()
+        self._landed = (place, start + self._full, channel, sequence)
+        self._landed_backlogs.append(backlog)
+        self._landed_checksums.append(checksum)
+
+    def _deliver_landed(self) -> None:
+        backlogs, checksums = self._landed_backlogs, self._landed_checksums
+        place, end, channel, last_sequence = self._landed
+        self._landed = (_NOWHERE, 0, 0, 0)
+        self._landed_backlogs, self._landed_checksums = [], []
+        count = len(backlogs)
+        memory = place[end - count * self._full : end]
+        if count == 1:
+            self._on_small_buffer(channel, last_sequence, backlogs[0], memory, checksums[0])
+        else:
+            self._on_landed(channel, (last_sequence - count + 1) & 0xFFFFFFFF, backlogs, memory, checksums)
 
     def _parse_slab(self) -> None:
         slab = self._slab_view

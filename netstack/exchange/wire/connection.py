@@ -331,6 +331,12 @@ class Connection:
         """Refuses a data buffer, as `on_buffer`."""
         raise self._unexpected("a data buffer")
 
+    def on_landed(
+        self, channel: int, sequence: int, backlogs: list[int], memory: memoryview, checksums: list[int]
+    ) -> None:
+        """Refuses data buffers, as `on_buffer`."""
+        raise self._unexpected("a data buffer")
+
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """Passes an in-band event to the sink."""
         self.control_frames += 1

@@ -89,7 +89,7 @@ class GateWaiter:
             return None
         buffer = self.poll()
         if buffer is not None:
-            self._turn += 1
+            self._turn += buffer.buffers
         return buffer
 
     def _look(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import trio
 import trio.testing
+from exchange.landed_runs import TakesEach
 from segments import allocate_segments
 
 from netstack.base.errors import ConnectionLost
@@ -87,7 +88,7 @@ class ScriptedStream(ByteStream):
             raise trio.ClosedResourceError
 
 
-class FakeEndpoint:
+class FakeEndpoint(TakesEach):
     """Has buffers to send, and keeps what it hears."""
 
     def __init__(self) -> None:

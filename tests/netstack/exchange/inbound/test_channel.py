@@ -631,6 +631,68 @@ def unpack(data: memoryview) -> bytes:
     return bytes(data[1:]) * data[0]
 
 
+def test_a_landed_run_is_one_element_and_has_the_credit_of_its_buffers(stage: Stage) -> None:
+    stage.channel.on_landed(0, [5, 4], memoryview(bytes(range(2 * SIZE))))
+    manager = stage.channel.manager
+    assert (manager.credit.used, manager.backlog) == (2, 4)
+    assert manager.free_buffers == 4 + 2, "the backlog and the exclusive buffers"
+    assert stage.told == 1
+    statistics = stage.channel.statistics()
+    assert (statistics.queued_buffers, statistics.queued_bytes, statistics.buffers) == (2, 2 * SIZE, 2)
+    assert (statistics.polled_buffers, stage.channel.measure()) == (0, (0, 2 + 4))
+    run = stage.poll()
+    assert (bytes(run.memory), run.length, run.buffers, run.sequence) == (bytes(range(2 * SIZE)), 2 * SIZE, 2, 0)
+    assert stage.channel.statistics().polled_buffers == 2
+    before = manager.credit.announced + manager.credit.unannounced
+    run.recycle()
+    assert manager.credit.announced + manager.credit.unannounced - manager.credit.used == manager.free_buffers
+    assert manager.credit.announced + manager.credit.unannounced in (before, before + 1, before + 2)
+    stage.arrive(2)
+    stage.assert_all_home()
+
+
+def test_of_a_landed_run_only_what_has_credit_is_queued(poor: Stage) -> None:
+    free = poor.channel.manager.free_buffers
+    with pytest.raises(ChannelFailed, match=rf"sequence {free}\)") as caught:
+        poor.channel.on_landed(0, [0] * (free + 2), memoryview(bytes((free + 2) * SIZE)))
+    assert caught.value.code is ErrorCode.CREDIT_VIOLATION
+    assert poor.channel.statistics().queued_buffers == free
+    assert poor.poll().length == free * SIZE
+    with pytest.raises(ChannelFailed) as caught:
+        poor.channel.on_landed(free, [0, 0], memoryview(bytes(2 * SIZE)))
+    assert caught.value.code is ErrorCode.CREDIT_VIOLATION
+    with pytest.raises(ChannelFailed) as caught:
+        poor.channel.on_landed(free + 1, [0, 0], memoryview(bytes(2 * SIZE)))
+    assert caught.value.code is ErrorCode.SEQUENCE_GAP
+    assert poor.channel.poll() is None
+
+
+@pytest.mark.parametrize("backlog", [0, 6])
+def test_a_landed_run_that_outlives_its_channel_returns_to_its_pools(stage: Stage, backlog: int) -> None:
+    stage.channel.manager.on_backlog(backlog)
+    count = stage.channel.manager.free_buffers
+    stage.channel.on_landed(0, [0] * count, memoryview(bytes(count * SIZE)))
+    run = stage.poll()
+    stage.channel.release()
+    run.recycle()
+    stage.assert_all_home()
+
+
+def test_the_sequence_number_wraps_inside_a_landed_run(stage: Stage) -> None:
+    stage.channel._expected_sequence = 0xFFFFFFFF
+    stage.channel.on_landed(0xFFFFFFFF, [0, 0], memoryview(bytes(2 * SIZE)))
+    stage.poll().recycle()
+    stage.arrive(1)
+
+
+def test_a_landed_run_belongs_to_the_checkpoint_whose_barrier_comes_behind_it(stage: Stage) -> None:
+    assert stage.channel.start_capture(1, b"rest")
+    stage.channel.on_landed(0, [0, 0], memoryview(bytes(range(2 * SIZE))))
+    assert stage.channel.take_capture(1) == b"rest" + bytes(range(2 * SIZE))
+    assert stage.channel.start_capture(2, b"")
+    assert stage.channel.take_capture(2) == bytes(range(2 * SIZE)), "it was not read"
+
+
 def test_parts_take_a_number_each_and_one_credit(stage: Stage) -> None:
     stage.channel.on_parts(0, 0, memoryview(b"abcdef"), (3, 0, 1, 2), None)
     assert stage.free() == (1, 1)  # one of its own is taken, and replaced

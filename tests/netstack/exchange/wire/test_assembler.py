@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pytest
+from exchange.landed_runs import TakesEach
 from hypothesis import given, strategies as st
 from segments import allocate_segments
 
@@ -64,7 +66,7 @@ class Control(NamedTuple):
 Item = Data | InBand | Control
 
 
-class Consumer:
+class Consumer(TakesEach):
     """A sink that keeps what lands, and counts segments."""
 
     def __init__(self, landing: int = 4, full: int = FULL, keep_at_most: int = 5) -> None:
@@ -457,6 +459,61 @@ def test_full_buffers_are_received_in_lent_memory() -> None:
         ]
         assert len(consumer.kept) == 3, "the others are in segments"
         consumer.check_segments()
+
+
+class RunConsumer(Consumer):
+    """Records the runs too: sequence number of the first, and how many."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, int]] = []
+        super().__init__(landing=6, keep_at_most=9)
+
+    def on_landed(
+        self, channel: int, sequence: int, backlogs: list[int], memory: memoryview, checksums: list[int]
+    ) -> None:
+        self.runs.append((sequence, len(backlogs)))
+        super().on_landed(channel, sequence, backlogs, memory, checksums)
+
+
+def test_what_one_read_brings_to_lent_memory_is_one_run() -> None:
+    consumer = RunConsumer()
+    assert all(placed(consumer, bytearray(4 * FULL), [full(k) for k in range(2, 6)], [0]))
+    assert consumer.runs == [(2, 4)]
+    consumer = RunConsumer()
+    assert all(placed(consumer, bytearray(4 * FULL), [full(k) for k in range(2, 6)], [HEADER + FULL + 3, 0]))
+    assert consumer.runs == [(3, 3)], "the first was alone in its read"
+
+
+def test_a_gap_in_the_sequence_numbers_ends_a_run() -> None:
+    consumer = RunConsumer()
+    assert all(placed(consumer, bytearray(4 * FULL), [full(k) for k in (2, 3, 7, 8)], [0]))
+    assert consumer.runs == [(2, 2), (7, 2)]
+
+
+def test_what_landed_in_front_of_a_broken_header_is_delivered_first() -> None:
+    for broken in (b"\xff" * HEADER, CODEC.encode_buffer_header(1, DataType.DATA, 4, 0, FULL, 0)[:-1] + b"\xff"):
+        consumer = RunConsumer()
+        consumer.feed(encoded([full(1)]), [0])
+        consumer.assembler.place(1, memoryview(bytearray(5 * FULL)))
+        with contextlib.suppress(RemoteProtocolError):
+            consumer.feed(encoded([full(2), full(3)]) + broken, [0])
+        assert consumer.got == [full(1), full(2), full(3)]
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_the_same_rest_lent_again_continues_the_run_and_other_memory_does_not(offset: int) -> None:
+    consumer = RunConsumer()
+    consumer.feed(encoded([full(1)]), [0])
+    memory = memoryview(bytearray(5 * FULL + offset))
+    consumer.assembler.place(1, memory[offset:])
+    stream = encoded([full(k) for k in range(2, 7)])
+    consumer.feed(stream[: HEADER + FULL + HEADER + 3], [0])
+    assert consumer.got == [full(1), full(2)]
+    rest = memory[offset + FULL :] if not offset else memoryview(bytearray(memory[offset + FULL :]))
+    consumer.assembler.place(1, rest)
+    consumer.feed(stream[HEADER + FULL + HEADER + 3 :], [0])
+    assert consumer.got == [full(k) for k in range(1, 7)]
+    assert consumer.runs == ([(4, 3)] if offset else [(3, 4)])
 
 
 def test_no_read_goes_past_the_buffer_behind_lent_memory_which_then_waits_for_more() -> None:

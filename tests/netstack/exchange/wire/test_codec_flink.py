@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterable
 
 import pytest
+from exchange.landed_runs import TakesEach
 from hypothesis import given, strategies as st
 from laws.flink_frames import composite, deflate
 from segments import allocate_segments
@@ -60,7 +61,7 @@ ID = bytes.fromhex("2fe713441e51a19eb8a5b367cbc862db")
 OPEN = OpenChannel(0, PARTITION, 0, 2)
 
 
-class Pair:
+class Pair(TakesEach):
     """A consumer's codec and a producer's, and what an assembler makes of bytes for the consumer."""
 
     def __init__(self, *opens: OpenChannel, landing: int = 4) -> None:

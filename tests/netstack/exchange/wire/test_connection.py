@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from exchange.landed_runs import TakesEach
 from hypothesis import assume, given, strategies as st
 from laws.flink_frames import composite
 from partition_builders import open_builder
@@ -81,7 +82,7 @@ def collected(connection: Connection) -> bytes:
     return bytes(data)
 
 
-class Endpoint:
+class Endpoint(TakesEach):
     """Notes what it is told."""
 
     def __init__(self) -> None:
