@@ -244,7 +244,8 @@ class RecordReader(_Reader, Generic[T]):
             memory = buffer.memory if buffer.pieces is None else buffer.contiguous()
             elements = self._deserializers[channel].feed(memory)
         finally:
-            if elements and self._holds_buffer and waiter.single is not None:
+            # The buffers of a run would keep the credit of all: only one is held, as in Flink.
+            if elements and self._holds_buffer and buffer.buffers == 1 and waiter.single is not None:
                 waiter.single.hold(buffer)
             else:
                 buffer.recycle()

@@ -28,7 +28,6 @@ from typing import Final, final
 from ..base.events import DataType
 from ..exchange.buffer.buffer import Buffer
 from ..exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
-from ..exchange.credit.receiving import LandedBuffers
 from ..exchange.credit.sending import MAX_CREDIT
 from ..exchange.inbound.channel import RemoteInputChannel
 from ..exchange.inbound.gate import SingleInputGate
@@ -121,8 +120,8 @@ class Ledger:
                     promised += pool.required
         orphans = 0
         for buffer, channel in self.held.items():
-            if channel.is_released:
-                orphans += _occupied(buffer)[1]
+            if channel.is_released and not buffer.is_floating:
+                orphans += 1
         known = floating + self._exclusive + orphans + self.landing
         assert lent == known, (
             f"consumer: {lent} segments lent, but {floating} requested by gates, {self._exclusive} exclusive, {orphans}"
@@ -136,10 +135,10 @@ class Ledger:
         held = dict.fromkeys(self._gates, 0)
         exclusive = {channel: 0 for channels in self._gates.values() for channel in channels}
         for buffer, channel in self.held.items():
-            of_pool, of_channel = _occupied(buffer)
-            held[channel._gate] += of_pool
-            if channel in exclusive:
-                exclusive[channel] += of_channel
+            if buffer.is_floating:
+                held[channel._gate] += 1
+            elif channel in exclusive:
+                exclusive[channel] += 1
         for gate, channels in self._gates.items():
             floating = held[gate]
             for channel in channels:
@@ -147,9 +146,8 @@ class Ledger:
                 own = exclusive[channel] + len(channel.manager.exclusive)
                 for buffer in channel.manager.queue:
                     if buffer.data_type is _DATA:
-                        of_pool, of_channel = _occupied(buffer)
-                        floating += of_pool
-                        own += of_channel
+                        floating += buffer.is_floating
+                        own += not buffer.is_floating
                 assert channel.is_released or own == channel.manager.initial_credit, (
                     f"{channel}: {own} of its {channel.manager.initial_credit} exclusive buffers are somewhere"
                 )
@@ -297,13 +295,6 @@ def _check_queue(subpartition: ResultSubpartition) -> None:
         assert element.is_finished or index == len(queue) - 1, f"subpartition {subpartition.index}: unfinished {index}"
         data += element.is_data
     assert data == subpartition._data_buffers, f"subpartition {subpartition.index}: {data} data buffers"
-
-
-def _occupied(buffer: Buffer) -> tuple[int, int]:
-    """The floating and the exclusive segments that a received buffer occupies."""
-    if isinstance(buffer, LandedBuffers):
-        return len(buffer.floating), len(buffer.exclusive)
-    return int(buffer.is_floating), int(not buffer.is_floating)
 
 
 def _check_line(sending: SendingChannel) -> None:

@@ -368,7 +368,11 @@ class BufferManager:
         if is_due:
             link.schedule_announcement(self)
         waiting = len(self.queue)
-        if credit.unannounced > waiting and (waiting or not self._is_trickle):
+        if (
+            credit.unannounced > waiting
+            and (waiting or not self._is_trickle)
+            and credit.unannounced > self.queued_buffers
+        ):
             link.announce_now()
 
     def release_floating(self) -> None:

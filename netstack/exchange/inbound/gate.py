@@ -240,7 +240,7 @@ class SingleInputGate(ClosingContext):
                 if self._spare is not None:
                     self._until_review -= buffer.buffers
                     if self._until_review <= 0:
-                        self._until_review = REVIEW_BUFFERS
+                        self._until_review += REVIEW_BUFFERS
                         self._review_spare(self._spare)
                 return buffer
             if buffer.data_type is DataType.END_OF_DATA:

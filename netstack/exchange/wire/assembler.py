@@ -190,7 +190,7 @@ class FrameAssembler:
         """Returns the landing segments to the caller; the assembler is finished."""
         landing, self._landing = self._landing, []
         self._ring = []
-        self._place = self._target = _NOWHERE
+        self._place = self._target = self._target_place = _NOWHERE
         return landing
 
     def place(self, channel: int, memory: memoryview) -> None:

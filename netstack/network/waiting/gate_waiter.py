@@ -69,6 +69,7 @@ class GateWaiter:
         while True:
             buffer = self.poll()
             if buffer is not None:
+                self._turn += buffer.buffers - 1
                 return buffer
             if gate.is_finished:
                 return None
