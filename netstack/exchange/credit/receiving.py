@@ -367,7 +367,7 @@ class BufferManager:
             return
         if is_due:
             link.schedule_announcement(self)
-        waiting = len(self.queue)
+        waiting = len(self.queue)  # elements: at most the buffers, which are counted only if the rest holds
         if (
             credit.unannounced > waiting
             and (waiting or not self._is_trickle)

@@ -19,6 +19,7 @@ from netstack.exchange.buffer.buffer import Buffer
 from netstack.exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
 from netstack.exchange.buffer.segment import Segment
 from netstack.exchange.credit.receiving import TRICKLE_BYTES, BufferManager
+from netstack.exchange.credit.spare import REVIEW_BUFFERS
 from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate
 
@@ -648,6 +649,40 @@ def test_a_landed_run_is_one_element_and_has_the_credit_of_its_buffers(stage: St
     assert manager.credit.announced + manager.credit.unannounced - manager.credit.used == manager.free_buffers
     assert manager.credit.announced + manager.credit.unannounced in (before, before + 1, before + 2)
     stage.arrive(2)
+    stage.assert_all_home()
+
+
+def test_a_consumed_run_is_announced_at_once_only_when_half_of_the_buffers_was_consumed() -> None:
+    size = 2 * TRICKLE_BYTES
+    stage = Stage(exclusive=10, floating=(1, 1), segment_bytes=size)
+    stage.channel.on_landed(0, [0] * 3, memoryview(bytes(3 * size)))
+    stage.channel.on_landed(3, [0] * 5, memoryview(bytes(5 * size)))
+    stage.poll().recycle()
+    assert stage.channel.manager.credit.is_scheduled
+    assert stage.urgent == 0, "3 of 8 buffers, though 1 of 2 runs"
+    stage.poll().recycle()
+    assert stage.urgent == 1
+    stage.assert_all_home()
+
+
+def test_spare_buffers_are_reviewed_by_buffers_not_by_runs() -> None:
+    stage = Stage(exclusive=20, floating=(1, 1))
+    reviews = 0
+
+    def now() -> float:
+        nonlocal reviews
+        reviews += 1
+        return float(reviews)
+
+    stage.gate.now = now
+    stage.gate.allow_spare(0, lambda: 0.0)
+    reviews = 0
+    for run in range(500):
+        stage.channel.on_landed(15 * run, [0] * 15, memoryview(bytes(15 * SIZE)))
+        buffer = stage.gate.poll()
+        assert buffer is not None
+        buffer.recycle()
+    assert reviews == pytest.approx(500 * 15 / REVIEW_BUFFERS, abs=2)
     stage.assert_all_home()
 
 
