@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Final
@@ -12,17 +11,13 @@ from netstack.base.tls.certificates import make_authority, make_host
 from netstack.base.units import format_duration
 from netstack.exchange.buffer.requirements import LANDING_SEGMENTS
 from netstack.exchange.record.framing import MAX_RECORD_BYTES
-from netstack.testing.shaped_line import MAX_FRAME_BYTES, STREAM_SHARE, Shape
+from netstack.testing.shaped_line import STREAM_SHARE, Shape
 
 from .spec import RunSpec
 
 PARTITION: Final = "bench/records/0.0"  # the name that a job would use
 CERTIFICATES: Final = "certificates"
 """Folder of the certificates of both ends, in the folder of a run."""
-
-MEAN_WINDOW: Final = 0.85
-"""The mean of TCP's window, as a part of what line and queue hold: it fills both, loses a frame, and continues with 0.7
-of that (cubic, RFC 9438)."""
 
 SPARE_SEGMENTS: Final = 64  # for a pool that grows before another has shrunk
 
@@ -38,37 +33,17 @@ def address_of(spec: RunSpec, socket_path: Path) -> str:
     if not spec.is_impaired:
         return plain
     words = [f"delay={format_duration(spec.round_trip_s / 2)}"]
-    rates = [rate for rate in (spec.link_bytes_per_s, rate_with_loss(spec.round_trip_s, spec.loss)) if rate is not None]
-    if rates:
-        words.append(f"rate={int(min(rates) * STREAM_SHARE)}B")
     if spec.link_bytes_per_s is not None:
         shape = Shape(spec.round_trip_s, spec.link_bytes_per_s, spec.queue_bytes)
-        words.append(f"queue={max(1, int(standing_bytes(shape) * STREAM_SHARE))}B")
+        words.append(f"rate={int(spec.link_bytes_per_s * STREAM_SHARE)}B")
+        words.append(f"queue={max(1, int(shape.queue * STREAM_SHARE))}B")
+    if spec.link_bytes_per_s is not None or spec.loss:
+        words.append("congestion=cubic")
     if spec.loss:
         words.append(f"loss={spec.loss!r}")
     if spec.jitter_s:
         words.append(f"jitter={format_duration(spec.jitter_s)}")
     return f"impaired+{plain}?{'&'.join(words)}"
-
-
-def standing_bytes(shape: Shape) -> float:
-    """The bytes that TCP keeps in the queue of a line with a rate, on average over the swings of its window."""
-    assert shape.rate_bytes_per_s is not None
-    under_way = shape.rate_bytes_per_s * shape.round_trip_s
-    return max(0.0, MEAN_WINDOW * (under_way + shape.queue) - under_way)
-
-
-def rate_with_loss(round_trip_s: float, loss: float) -> float | None:
-    """The bytes per second that TCP reaches on a line that loses this part of its frames; None: as many as it likes.
-
-    The window is sqrt(1.5 / loss) frames on average (Mathis et al. 1997, "The macroscopic behavior of TCP congestion
-    avoidance"), or that of cubic where it is larger, on long lines with few losses (RFC 9438, section 5.2).
-    """
-    if not loss or not round_trip_s:
-        return None
-    reno = math.sqrt(1.5 / loss)
-    cubic = math.pow(0.4 * 3.7 / 1.2, 0.25) * math.pow(round_trip_s / loss, 0.75)
-    return MAX_FRAME_BYTES * max(reno, cubic) / round_trip_s
 
 
 def prepare(spec: RunSpec, scratch: Path) -> None:

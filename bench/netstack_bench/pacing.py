@@ -30,6 +30,7 @@ SPIN_NS = 250_000
 # One latency sample per millisecond is cheap and sufficient for a p99 of a few seconds.
 SAMPLE_INTERVAL_NS = 1_000_000
 _SAMPLES_AT_MOST = 1 << 15
+_SAMPLES_OF_A_BATCH = 16
 
 clock_ns = time.monotonic_ns
 
@@ -152,7 +153,7 @@ class Pacer:
 
 
 class Sampler:
-    """Stores (index, emit time) of about one record per millisecond, in bounded memory.
+    """Stores (index, emit time) of about one record, or of 16 records of one batch, per millisecond, in bounded memory.
 
     When the memory is full, every second sample is dropped and the interval doubles, so samples cover a run of any
     length.
@@ -171,12 +172,23 @@ class Sampler:
 
         Its latency starts at `at_ns`, by default now.
         """
-        now = clock_ns() if at_ns is None else at_ns
+        self._offer(range(index, index + 1), clock_ns() if at_ns is None else at_ns)
+
+    def offer_batch(self, first: int, count: int) -> None:
+        """The same for a batch, whose records are emitted together: records all over it are stored.
+
+        On a slow line a batch takes long to arrive, and its first records come much earlier than its last.
+        """
+        stride = -(-count // _SAMPLES_OF_A_BATCH)
+        at_ns = clock_ns()
+        self._offer(range(first + at_ns % stride, first + count, stride), at_ns)
+
+    def _offer(self, indexes: range, now: int) -> None:
         if now < self._next_ns:
             return
         self._next_ns = now + self._interval_ns
-        self._indexes.append(index)
-        self._times.append(now)
+        self._indexes.extend(indexes)
+        self._times.extend([now] * len(indexes))
         if len(self._indexes) >= _SAMPLES_AT_MOST:
             del self._indexes[::2], self._times[::2]
             self._interval_ns *= 2

@@ -14,6 +14,7 @@ from netstack_bench.interval import Verdict
 from netstack_bench.lines.command import LINES, LineCell, Measured, cells, counts, measure
 
 CELLS = cells(3.0)
+ROUND_TRIP_S = 0.0123
 
 
 def result(value: float, **more: Any) -> dict[str, Any]:
@@ -22,15 +23,15 @@ def result(value: float, **more: Any) -> dict[str, Any]:
 
 def passes(
     real: Callable[[LineCell], Mapping[str, Any]],
-    emulated: Callable[[LineCell], Mapping[str, Any]],
+    emulated: Callable[[float, LineCell], Mapping[str, Any]],
     *,
     only: tuple[LineCell, ...] = CELLS,
     repeats: int = 3,
     most: int = 3,
 ) -> list[list[Measured]]:
     @contextlib.contextmanager
-    def line(shape: Shape) -> Iterator[Callable[[LineCell], Mapping[str, Any]]]:
-        yield real
+    def line(shape: Shape) -> Iterator[tuple[Callable[[LineCell], Mapping[str, Any]], float]]:
+        yield real, ROUND_TRIP_S
 
     return list(measure(only, line, emulated, repeats=repeats, most_repeats=most))
 
@@ -39,11 +40,9 @@ def test_there_are_24_cells_and_the_two_sides_do_the_same_work() -> None:
     assert len(CELLS) == len(set(CELLS)) == 24
     assert {cell.shape for cell in CELLS} == set(LINES)
     for cell in CELLS:
-        emulated = cell.emulated.as_dict()
-        assert (emulated.pop("round_trip_s"), emulated.pop("link_bytes_per_s")) == (
-            cell.shape.round_trip_s,
-            cell.shape.rate_bytes_per_s,
-        )
+        emulated = cell.emulated(ROUND_TRIP_S).as_dict()
+        line = [emulated.pop(name) for name in ("round_trip_s", "link_bytes_per_s", "queue_bytes")]
+        assert line == [ROUND_TRIP_S, cell.shape.rate_bytes_per_s, cell.shape.queue]
         assert emulated.items() <= cell.spec.as_dict().items()
         if cell.spec.rate_per_s is not None:
             assert cell.spec.rate_per_s * cell.spec.record_bytes <= (cell.shape.rate_bytes_per_s or 0) / 4
@@ -53,7 +52,7 @@ def test_noise_decides_nothing_and_only_what_is_undecided_is_measured_again() ->
     steady, noisy, apart = CELLS[0], CELLS[1], CELLS[2]
     wobble = itertools.cycle([1.0, 3.0, 0.4])
 
-    def emulated(cell: LineCell) -> Mapping[str, Any]:
+    def emulated(round_trip_s: float, cell: LineCell) -> Mapping[str, Any]:
         return result(100.0 if cell is steady else 100.0 * next(wobble) if cell is noisy else 200.0)
 
     slight = itertools.count()
@@ -71,7 +70,7 @@ def test_noise_decides_nothing_and_only_what_is_undecided_is_measured_again() ->
 
 
 def test_a_run_that_failed_counts_as_nothing() -> None:
-    runs = passes(lambda cell: {"error": "no line"}, lambda cell: result(1.0), only=CELLS[:1])
+    runs = passes(lambda cell: {"error": "no line"}, lambda round_trip_s, cell: result(1.0), only=CELLS[:1])
     (measured,) = runs[-1]
     assert (measured.verdict, measured.errors) == (Verdict.UNDECIDED, ["no line"] * 3)
     assert measured.as_dict()["figures"]["p50"]["real"] is None
@@ -80,8 +79,9 @@ def test_a_run_that_failed_counts_as_nothing() -> None:
 def test_the_sides_take_turns() -> None:
     log: list[str] = []
 
-    def side(name: str) -> Callable[[LineCell], Mapping[str, Any]]:
-        def run(cell: LineCell) -> Mapping[str, Any]:
+    def side(name: str) -> Callable[..., Mapping[str, Any]]:
+        def run(*given: float | LineCell) -> Mapping[str, Any]:
+            assert given[:-1] == (() if name == "real" else (ROUND_TRIP_S,)), "the emulated line has the real one's"
             log.append(name)
             return result(1.0)
 
@@ -95,8 +95,8 @@ def test_ctrl_c_keeps_the_cells_that_were_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager
-    def line(shape: Shape) -> Iterator[Callable[[LineCell], Mapping[str, Any]]]:
-        yield lambda cell: result(2.0)
+    def line(shape: Shape) -> Iterator[tuple[Callable[[LineCell], Mapping[str, Any]], float]]:
+        yield lambda cell: result(2.0), ROUND_TRIP_S
 
     class Stops(Runners):
         runs = 0

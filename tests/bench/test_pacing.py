@@ -174,6 +174,17 @@ def test_samples_are_a_millisecond_apart() -> None:
     assert np.diff(times).min() >= SAMPLE_INTERVAL_NS
 
 
+@given(st.integers(0, 10**9), st.integers(1, 10**6))
+def test_samples_of_a_batch_are_all_over_it(first: int, count: int) -> None:
+    sampler = Sampler()
+    sampler.offer_batch(first, count)
+    sampler.offer_batch(first + count, count)  # less than a millisecond later
+    indexes, times = sampler.samples()
+    strides = np.diff([first - 1, *indexes[: min(count, 16)], first + count])
+    assert strides.max() <= 1 + 2 * -(-count // 16)
+    assert len(set(times.tolist())) <= 2
+
+
 def test_samples_of_a_long_run_are_thinned_out_and_cover_all_of_it() -> None:
     sampler = Sampler()
     for index in range(200_000):

@@ -199,6 +199,24 @@ async def test_without_a_rate_the_queue_bounds_the_throughput(autojump_clock: Mo
         assert now() - began == pytest.approx(8)
 
 
+async def test_tcp_s_window_opens_while_somebody_waits(autojump_clock: MockClock) -> None:
+    """Slow start: 10 frames, then 20, 40 ..., a round trip each; then the line is full."""
+    size = 4 * MIB
+    async with connected("delay=50ms&rate=100Mbit&queue=1250KB&congestion=cubic") as (near, far):
+        began = now()
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send, near, bytes(size))
+                await receive(far, 14_480)
+                first_s = now() - began
+                await receive(far, 14_480)
+                second_s = now() - began
+                await receive(far, size - 28_960)
+        assert first_s == pytest.approx(0.05, abs=0.003)
+        assert second_s == pytest.approx(0.15, abs=0.003)
+        assert 0.05 + size / 12.5e6 < now() - began < 0.8 + size / 12.5e6
+
+
 # Addresses and names.
 
 

@@ -23,15 +23,15 @@ def test_the_transport_underneath(url: str, inner: str) -> None:
 
 
 def test_everything_at_once() -> None:
-    query = "delay=5ms&rate=100MiB&queue=1MiB&cut=10MB&name=lab_1.a-b"
-    parameters = Parameters(0.005, 100 << 20, 1 << 20, 10_000_000, "lab_1.a-b")
+    query = "delay=5ms&rate=100MiB&queue=1MiB&cut=10MB&name=lab_1.a-b&loss=0.01&jitter=1ms&congestion=cubic"
+    parameters = Parameters(0.005, 100 << 20, 1 << 20, 10_000_000, "lab_1.a-b", 0.01, 0.001, "cubic")
     assert split_url(f"impaired+tcp://127.0.0.1:0?{query}") == ("tcp://127.0.0.1:0", query, parameters)
 
 
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("dely=5ms", "parameter 'dely' is unknown; known are delay, rate, queue, cut, loss, jitter, name"),
+        ("dely=5ms", "parameter 'dely' is unknown; known are delay, rate, queue, cut, loss, jitter, congestion, name"),
         ("delay", "delay=; give a duration such as 0, 250us, 5ms or 1.5s"),
         ("delay=5", "delay=5; give a duration such as 0, 250us, 5ms"),
         ("delay=5x", "delay=5x; give a duration"),
@@ -50,6 +50,7 @@ def test_everything_at_once() -> None:
         ("queue=0", "queue=0; give a size"),
         ("cut=0", "cut=0; give a size"),
         ("cut=5ms", "cut=5ms; give a size"),
+        ("congestion=bbr", "congestion=bbr; give cubic or none"),
         ("name=", "name=; give letters, digits, dots, dashes and underscores"),
         ("name=a/b", "name=a/b; give letters"),
     ],

@@ -8,8 +8,12 @@ of `PORTION_S` (`start = max(entered, transmitter free)`, `left = start + size /
 Without a rate they leave when they enter. Bytes leave in order, whatever is changed meanwhile. Each byte is copied once
 in (by the system call that stores it) and once out.
 
-A portion that loses a frame arrives a round trip later, since TCP sends the frame again, and all behind it waits. With
-jitter a portion arrives up to that much later. The congestion control, which sends less after a loss, is not imitated.
+A frame that is lost arrives a round trip later, since TCP sends it again, and all behind it waits. With jitter a
+portion arrives up to that much later.
+
+With a `CubicWindow` the line has TCP's sender in front of it: bytes wait until the window has room for them, and then
+in the transmitter's queue, of `queue_bytes`. A portion that does not fit there is lost: it arrives a round trip and the
+queue's time later. Losses make the window smaller.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from typing import Final, final
 
 from netstack.base.transport import byte_view
 
+from ._window import FRAME_BYTES, CubicWindow
+
 BLOCK_BYTES: Final = 256 * 1024
 """The most bytes that one read stores."""
 
@@ -31,8 +37,8 @@ SPARE_BLOCKS: Final = 4
 PORTION_S: Final = 0.001
 """The time that one portion takes on the line; trio wakes tasks no more often than this."""
 
-FRAME_BYTES: Final = 1448
-"""Bytes of a stream in one full Ethernet frame of TCP: of so many one may be lost."""
+BURST_S: Final = 0.0005
+"""The same with a window: what the kernel of a sender hands over at once."""
 
 
 @final
@@ -59,7 +65,10 @@ class Line:
         "_spares",
         "_tail",
         "_taken",
+        "_unsent_bytes",
+        "_until_loss",
         "_waiting",
+        "_window",
     )
 
     def __init__(
@@ -71,6 +80,7 @@ class Line:
         loss: float = 0.0,
         jitter_s: float = 0.0,
         seed: int = 0,
+        unsent_bytes: int | None = None,
     ) -> None:
         """Creates an empty line.
 
@@ -81,11 +91,15 @@ class Line:
             loss: the part of all frames that is lost, 0 to 1.
             jitter_s: the most that is added to the delay of a portion, evenly distributed.
             seed: decides losses and jitter.
+            unsent_bytes: gives the line a sender with TCP's window, in front of which so many bytes wait at most.
         """
         self._queue_bytes = queue_bytes
+        self._unsent_bytes = unsent_bytes
+        self._window = None if unsent_bytes is None else CubicWindow()
         self._loss = loss
         self._jitter_s = jitter_s
         self._luck = random.Random(seed)
+        self._until_loss = self._next_loss()  # frames
         self._entered = self._sent = self._ready = self._taken = 0
         self._free_at = -math.inf
         self._is_ended = False
@@ -109,7 +123,7 @@ class Line:
     @property
     def takes_more(self) -> bool:
         """Whether `window` has room."""
-        return self._entered - self._taken < self._limit and not self._is_ended
+        return self._room > 0 and not self._is_ended
 
     def change(self, delay_s: float, rate_bytes_per_s: float | None, now: float) -> None:
         """Changes the line from `now` on; the order of bytes is kept.
@@ -124,7 +138,7 @@ class Line:
 
     def window(self) -> memoryview | None:
         """The place for the next bytes, at most one block; None if the line is full or at its end."""
-        room = self._limit - (self._entered - self._taken)
+        room = self._room
         if room <= 0 or self._is_ended:
             return None
         if not self._blocks or self._tail == BLOCK_BYTES:
@@ -145,23 +159,28 @@ class Line:
 
     def advance(self, now: float) -> None:
         """Moves the time forward to `now`: due bytes can be taken."""
-        waiting, flying = self._waiting, self._flying
+        waiting, flying, window = self._waiting, self._flying, self._window
         while waiting:
             end, entered_at = waiting[0]
-            left_at = max(entered_at, self._free_at)
-            if left_at > now:
+            if window is None:
+                sent_at = starts_at = max(entered_at, self._free_at)
+            else:
+                sent_at = window.opens_at(entered_at, now)
+                starts_at = max(sent_at, self._free_at)
+                end = min(end, self._sent + window.room)
+            if sent_at > now:
                 break
-            if self._rate is not None:
+            if self._portion:
                 end = min(end, self._sent + self._portion)
-                left_at += (end - self._sent) / self._rate
-            frames = -(-(end - self._sent) // FRAME_BYTES)
+            if self._loss:
+                end = min(end, self._sent + max(1, self._until_loss) * FRAME_BYTES)
+            size = end - self._sent
+            left_at, late_s = self._transmit(size, sent_at, starts_at)
+            if window is not None:
+                window.send(size, sent_at, left_at + 2 * self._delay_s, is_lost=late_s > 0)
+            arrives_at = left_at + late_s + self._jitter_s * self._luck.random()
+            flying.append((end, max(arrives_at, flying[-1][1]) if flying else arrives_at))
             self._sent = end
-            self._free_at = left_at
-            if self._loss or self._jitter_s:
-                left_at += self._mishap_s(frames)
-                if flying:
-                    left_at = max(left_at, flying[-1][1])
-            flying.append((end, left_at))
             if end == waiting[0][0]:
                 waiting.popleft()
         delay_s = self._delay_s
@@ -169,11 +188,17 @@ class Line:
             self._ready = flying.popleft()[0]
 
     def due_at(self) -> float:
-        """The earliest known time at which there is something to take: -inf is now, inf is unknown."""
+        """When to look again, the earliest known time at which there is something to take: -inf is now, inf is unknown.
+
+        If the line is full, also when TCP's window opens.
+        """
         if self._ready > self._taken or self.is_over:
             return -math.inf
-        # After `advance` the portion in transmission is in `_flying`: if `_flying` is empty, nothing waits.
-        return self._flying[0][1] + self._delay_s if self._flying else math.inf
+        # After `advance` the portion in transmission is in `_flying`: if `_flying` is empty, only the window is closed.
+        due_at = self._flying[0][1] + self._delay_s if self._flying else math.inf
+        if self._window is not None and self._waiting and (not self._flying or not self.takes_more):
+            due_at = min(due_at, self._window.known_at)
+        return due_at
 
     def take_into(self, windows: Sequence[memoryview], most: int | None) -> int:
         """Fills `windows` in order with due bytes, at most `most`. Returns their number."""
@@ -200,13 +225,38 @@ class Line:
             self._head = self._tail = 0
         return due - left
 
-    def _mishap_s(self, frames: int) -> float:
-        """What a portion of so many frames comes later."""
-        later_s = self._jitter_s * self._luck.random()
-        while frames and self._luck.random() > (1 - self._loss) ** frames:
-            later_s += 2 * self._delay_s
-            frames = 1  # the repeated one may be lost, too
-        return later_s
+    @property
+    def _room(self) -> int:
+        """How many bytes may enter."""
+        if self._unsent_bytes is None:
+            return self._limit - (self._entered - self._taken)
+        return self._unsent_bytes - (self._entered - self._sent)
+
+    def _transmit(self, size: int, sent_at: float, starts_at: float) -> tuple[float, float]:
+        """Returns when a portion has left the transmitter, and how much later it comes because it was lost."""
+        queued_s = starts_at - sent_at
+        seconds = 0.0
+        if self._rate is not None:
+            seconds = size / self._rate
+            if self._window is not None and queued_s > 0 and queued_s * self._rate + size > self._queue_bytes:
+                return starts_at, 2 * self._delay_s + queued_s
+        self._free_at = left_at = starts_at + seconds
+        late_s = 0.0
+        if self._loss:
+            if not self._until_loss and size:
+                self._until_loss = self._next_loss()
+                late_s = queued_s
+                while True:
+                    late_s += 2 * self._delay_s
+                    if self._luck.random() >= self._loss:  # the repeated one may be lost, too
+                        break
+            else:
+                self._until_loss -= -(-size // FRAME_BYTES)
+        return left_at, late_s
+
+    def _next_loss(self) -> int:
+        """How many frames arrive before the next one that does not."""
+        return int(math.log(1 - self._luck.random()) / math.log1p(-self._loss)) if self._loss else 0
 
     def _spare(self, block: memoryview) -> None:
         if len(self._spares) < SPARE_BLOCKS:
@@ -220,3 +270,5 @@ class Line:
         if rate_bytes_per_s is not None:
             self._limit += int(rate_bytes_per_s * delay_s)
             self._portion = max(1, int(rate_bytes_per_s * PORTION_S))
+            if self._window is not None:
+                self._portion = max(FRAME_BYTES, int(rate_bytes_per_s * BURST_S))

@@ -33,6 +33,7 @@ class Parameters:
         name: None means a separate impairment for each listener and each dialled stream.
         loss: part of all frames that is lost.
         jitter_s: added to the delay, at most.
+        congestion: "cubic" gives each direction a sender with TCP's window; None sends as much as the line takes.
     """
 
     delay_s: float = 0.0
@@ -42,6 +43,7 @@ class Parameters:
     name: str | None = None
     loss: float = 0.0
     jitter_s: float = 0.0
+    congestion: str | None = None
 
 
 def split_url(url: str) -> tuple[str, str, Parameters]:
@@ -98,6 +100,12 @@ def _part(text: str) -> float:
     return part
 
 
+def _congestion(text: str) -> str | None:
+    if text not in ("cubic", "none"):
+        raise ValueError
+    return None if text == "none" else text
+
+
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError
@@ -112,5 +120,6 @@ _KNOWN: Final[dict[str, tuple[str, Callable[[str], float | int | str | None], st
     "cut": ("cut_bytes", _size_or_none, f"{_A_SIZE}; or none"),
     "loss": ("loss", _part, "a part of 1 such as 0.001"),
     "jitter": ("jitter_s", _duration, "a duration such as 0, 250us or 5ms"),
+    "congestion": ("congestion", _congestion, "cubic or none"),
     "name": ("name", _name, "letters, digits, dots, dashes and underscores"),
 }

@@ -9,6 +9,7 @@ Takes: URLs whose scheme names the underlying transport (`impaired+X` over `X`),
 | `queue=1MiB` | bytes held beyond `rate` x `delay` before a direction exerts back-pressure | 1 MiB; 32 MiB without a
 rate |
 | `loss=0.001` | part of all frames that is lost: what was in it, and all behind it, comes a round trip later | 0 |
+| `congestion=cubic` | TCP's window is in front: it fills the queue, loses what does not fit, sends less | none |
 | `jitter=2ms` | added to the delay, evenly distributed between 0 and this | 0 |
 | `cut=10MB` | a stream breaks after it has delivered this many bytes | never |
 | `name=lab` | the name for `impairment("lab")` | none |
@@ -19,8 +20,9 @@ own incoming direction; without the parameters only the other direction is impai
 Rules:
 - An end impairs what it receives: bytes get a timestamp when they are read from the underlying stream, and are
   delivered when the line (`_line.Line`) has carried them; likewise the end of the stream, and its failure. Sending uses
-  the underlying stream directly, whose own buffers add to `queue`; where a queue is given with a
-  rate, they are as large as those of a sender on a real line. Dialling takes no extra time.
+  the underlying stream directly, whose own buffers add to `queue`. Dialling takes no extra time.
+- With `congestion=cubic` the model is TCP on a real line (`_window.CubicWindow`): `queue` holds what TCP has sent, and
+  `UNSENT_BYTES` wait before it, in the underlying stream and here.
 - A task in `wait_readable` timestamps bytes at once. A reader that computes meanwhile timestamps them at its next call,
   so its absence adds to the delay instead of being hidden by it.
 - Times are trio's: exact with a `MockClock`. In real time nothing arrives early. A task that waits is woken as much
@@ -52,11 +54,9 @@ MIB: Final = 1024 * 1024
 UNSENT_BYTES: Final = 256 * 1024
 """What a sender on a real line has handed to the kernel, which has not sent it yet (`tcp.NOTSENT_LOWAT_BYTES`)."""
 
-LEAST_KERNEL_BYTES: Final = 96 * 1024
-"""With less, loopback's segments of 64 KiB do not fit, and its TCP waits for room."""
-
-LATE_S: Final = 0.01
-"""How late the reader of a line may be without leaving the line idle."""
+KERNEL_BYTES: Final = 96 * 1024
+"""Of these, what the kernel has at each end. With less, loopback's segments of 64 KiB do not fit, and its TCP waits for
+room."""
 
 MOST_LEAD_S: Final = 0.0002
 """How much earlier than its bytes a waiting task is woken at most, because it wakes late."""
@@ -199,12 +199,19 @@ class _ImpairedStream(ByteStream):
         queue_bytes = parameters.queue_bytes
         if queue_bytes is None:
             queue_bytes = 32 * MIB if parameters.rate_bytes_per_s is None else MIB
-        elif rate is not None:
-            queue_bytes, kernel_bytes = _divided(queue_bytes, rate)
-            inner.limit_buffers(received_bytes=kernel_bytes, unsent_bytes=kernel_bytes)
+        unsent_bytes = None
+        if parameters.congestion is not None:
+            unsent_bytes = UNSENT_BYTES - 2 * KERNEL_BYTES
+            inner.limit_buffers(received_bytes=KERNEL_BYTES, unsent_bytes=KERNEL_BYTES)
         self.peer = inner.peer
         self.line = Line(
-            queue_bytes, delay_s, rate, loss=parameters.loss, jitter_s=parameters.jitter_s, seed=next(_seeds)
+            queue_bytes,
+            delay_s,
+            rate,
+            loss=parameters.loss,
+            jitter_s=parameters.jitter_s,
+            seed=next(_seeds),
+            unsent_bytes=unsent_bytes,
         )
         self._inner = inner
         self._impairment = impairment
@@ -428,18 +435,6 @@ class ImpairedTransport(Transport):
         except BaseException:
             impairment._leave()
             raise
-
-
-def _divided(queue_bytes: int, rate: float) -> tuple[int, int]:
-    """Divides what waits in front of a line: its queue, and what a sender's kernel has not sent yet.
-
-    Returns:
-        The bytes that wait in the line, enough for `LATE_S`, and those in the kernel at either end. The sum of all is
-        what waits on a real line.
-    """
-    waiting = queue_bytes + UNSENT_BYTES
-    here = min(max(queue_bytes, int(rate * LATE_S)), waiting - 2 * LEAST_KERNEL_BYTES)
-    return here, (waiting - here) // 2
 
 
 def _governing(url: str, parameters: Parameters) -> Impairment:

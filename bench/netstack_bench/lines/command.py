@@ -7,8 +7,10 @@ control, cubic; the emulated one joins two processes over loopback.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import statistics
 import sys
 import tempfile
 from collections import Counter
@@ -24,7 +26,7 @@ from rich.table import Table
 from netstack.base.errors import ConfigError, NetstackError
 from netstack.base.units import counted, format_duration, format_latency, format_size, three_digits
 from netstack.cli.values import COUNT, SECONDS
-from netstack.testing.namespaces import Daemons, Hosts, HostsError, why_not
+from netstack.testing.namespaces import Daemons, Hosts, HostsError, last_line, why_not
 from netstack.testing.shaped_line import Shape
 
 from .. import console
@@ -40,7 +42,7 @@ _COLOURS: Final = {Verdict.WITHIN: "green", Verdict.OUTSIDE: "red", Verdict.UNDE
 
 
 @click.command(short_help="Compare emulated lines with real ones.")
-@flag("--seconds", SECONDS, "Length of each run.", default=6)
+@flag("--seconds", SECONDS, "Length of each run; three times that where TCP fills the line.", default=6)
 @flag("--repeats", COUNT, "Passes over all cells.", default=3)
 @flag("--most-repeats", COUNT, "Repeats of a cell that stays undecided.", default=6)
 @flag("--cells", COUNT, "Only the first of the 24 cells; by default all.", "most_cells")
@@ -50,7 +52,8 @@ def lines(app: Any, /, seconds: float, repeats: int, most_repeats: int, most_cel
     """Measure 24 cells on a real shaped line and on an emulated one, by turns.
 
     The real line joins two network namespaces with a TaskManager on each; a process gives it rate, delay and a queue
-    (netstack.testing.shaped_line). The emulated one is --round-trip and --link-rate between two processes.
+    (netstack.testing.shaped_line). The emulated one is --round-trip and --link-rate between two processes; it is given
+    the round trip that is measured on the real one, as you would measure yours.
 
     A figure (throughput, p50, p99) is within 15 % of the real one if its 95 % interval lies inside that margin, outside
     if it lies outside, and else undecided. Undecided cells are measured again, up to --most-repeats.
@@ -63,9 +66,9 @@ def lines(app: Any, /, seconds: float, repeats: int, most_repeats: int, most_cel
     errors = console.err()
     chosen = cells(seconds)[:most_cells]
 
-    def emulated(cell: LineCell) -> Mapping[str, Any]:
+    def emulated(round_trip_s: float, cell: LineCell) -> Mapping[str, Any]:
         try:
-            return dict(app.runners.run_once(cell.emulated))
+            return dict(app.runners.run_once(cell.emulated(round_trip_s)))
         except NetstackError as error:
             return {"error": str(error)}
 
@@ -136,6 +139,9 @@ _BUFFERS: Final[tuple[dict[str, Any], ...]] = (
     {},
     {"exclusive_buffers": 1, "floating_buffers": 1, "spare_buffers": 0},
 )
+_FILLS: Final = 3
+"""How much longer runs with default buffers are: they lose frames every 2 to 4 seconds, which decides their p99."""
+
 _LOADED: Final = ("payload_mb_per_s", "p50", "p99")
 _PACED: Final = ("p50", "p99")
 
@@ -153,13 +159,12 @@ class LineCell:
         """Names of the compared figures."""
         return _LOADED if self.spec.rate_per_s is None else _PACED
 
-    @property
-    def emulated(self) -> RunSpec:
-        """The same on one machine."""
+    def emulated(self, round_trip_s: float) -> RunSpec:
+        """The same on one machine, with the round trip that the real line has."""
         values = self.spec.as_dict() | {
-            "round_trip_s": self.shape.round_trip_s,
+            "round_trip_s": round_trip_s,
             "link_bytes_per_s": self.shape.rate_bytes_per_s,
-            "queue_bytes": self.shape.queue_bytes,
+            "queue_bytes": None if self.shape.rate_bytes_per_s is None else int(self.shape.queue),
             "loss": self.shape.loss,
             "jitter_s": self.shape.jitter_s,
         }
@@ -180,7 +185,11 @@ def cells(seconds: float) -> tuple[LineCell, ...]:
         for record_bytes in (128, 16 * 1024):
             for buffers in _BUFFERS:
                 spec = RunSpec(
-                    seconds=seconds, warmup_s=seconds / 3, emit="batch", record_bytes=record_bytes, **buffers
+                    seconds=seconds * (1 if buffers else _FILLS),
+                    warmup_s=seconds / 3,
+                    emit="batch",
+                    record_bytes=record_bytes,
+                    **buffers,
                 )
                 made.append(LineCell(shape, spec))
             assert shape.rate_bytes_per_s is not None
@@ -195,6 +204,21 @@ def cells(seconds: float) -> tuple[LineCell, ...]:
 CONGESTION_CONTROL: Final = "cubic"
 _ALLOWED: Final = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 RunOnce = Callable[[LineCell], Mapping[str, Any]]
+RunEmulated = Callable[[float, LineCell], Mapping[str, Any]]
+
+_PINGS: Final = """
+import socket, sys, time
+times = []
+for _ in range(51):
+    began = time.monotonic()
+    try:
+        socket.create_connection((sys.argv[1], 1), timeout=5).close()
+    except ConnectionRefusedError:
+        times.append(time.monotonic() - began)
+    time.sleep(0.005)
+print(min(times))
+"""
+"""Connects to a port at which nothing listens: the other kernel answers. The shortest round trip has no waits in it."""
 
 
 @final
@@ -206,6 +230,7 @@ class Measured:
     real: dict[str, list[float]] = field(default_factory=dict)
     emulated: dict[str, list[float]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    round_trips_s: list[float] = field(default_factory=list)
 
     def add(self, side: dict[str, list[float]], result: Mapping[str, Any]) -> None:
         """Adds a repeat; one that failed becomes an error."""
@@ -245,6 +270,7 @@ class Measured:
         return {
             "line": {
                 "round_trip_s": shape.round_trip_s,
+                "measured_round_trip_s": statistics.median(self.round_trips_s) if self.round_trips_s else None,
                 "rate_bytes_per_s": shape.rate_bytes_per_s,
                 "queue_bytes": None if shape.rate_bytes_per_s is None else shape.queue,
             },
@@ -262,8 +288,8 @@ def part_of(log2_ratio: float) -> float | None:
 
 def measure(
     cells: Sequence[LineCell],
-    on_line: Callable[[Shape], contextlib.AbstractContextManager[RunOnce]],
-    emulated: RunOnce,
+    on_line: Callable[[Shape], contextlib.AbstractContextManager[tuple[RunOnce, float]]],
+    emulated: RunEmulated,
     *,
     repeats: int,
     most_repeats: int,
@@ -281,12 +307,15 @@ def measure(
         if repeat in looks:
             todo = [each for each in everything if each.verdict is Verdict.UNDECIDED]
         for shape in dict.fromkeys(each.cell.shape for each in todo):
-            with on_line(shape) as run_real:
+            with on_line(shape) as (run_real, round_trip_s):
+                run_emulated = functools.partial(emulated, round_trip_s)
                 for each in todo:
                     if each.cell.shape != shape:
                         continue
                     on_run(str(each.cell), repeat)
-                    sides = [(each.real, run_real), (each.emulated, emulated)]
+                    each.round_trips_s.append(round_trip_s)
+                    sides: list[tuple[dict[str, list[float]], RunOnce]]
+                    sides = [(each.real, run_real), (each.emulated, run_emulated)]
                     for side, run in sides if repeat % 2 == 0 else sides[::-1]:
                         each.add(side, run(each.cell))
                     yield everything
@@ -312,8 +341,10 @@ def _choose_congestion_control(hosts: Hosts) -> None:
 
 
 @contextlib.contextmanager
-def real_line(shape: Shape) -> Iterator[RunOnce]:
-    """Two hosts joined by a line of this shape, with a TaskManager on each, and the function that makes a run on them.
+def real_line(shape: Shape) -> Iterator[tuple[RunOnce, float]]:
+    """Two hosts joined by a line of this shape, with a TaskManager on each.
+
+    Gives: the function that makes a run on them, and their round trip in seconds.
 
     Raises:
         NetstackError: hosts cannot be made here: the text says why.
@@ -327,6 +358,9 @@ def real_line(shape: Shape) -> Iterator[RunOnce]:
             daemons = Daemons(hosts, secret_file)
             daemons.start_all()
             source, sink = daemons.flag.split(",")
+            pings = hosts.run(2, [sys.executable, "-c", _PINGS, hosts.address(1)])
+            if pings.returncode:
+                raise HostsError(f"host 1 does not answer host 2: {last_line(pings.stderr)}")
 
             def run(cell: LineCell) -> Mapping[str, Any]:
                 spec = cell.spec.as_dict() | {"hosts": [f"{source}=1/0", f"{sink}=0/1"]}
@@ -339,6 +373,6 @@ def real_line(shape: Shape) -> Iterator[RunOnce]:
                     return {"error": done.stderr.strip()[-500:] or f"exit code {done.returncode}"}
                 return result
 
-            yield run
+            yield run, float(pings.stdout)
     except HostsError as error:
         raise NetstackError(f"a real line cannot be made here: {error}") from error

@@ -243,7 +243,9 @@ class DueRecords:
         if not count:
             return None
         rate_per_s = self.spec.rate_per_s
-        if rate_per_s is None:
+        if rate_per_s is None and self.spec.emit != "record":
+            self.sampler.offer_batch(first, count)
+        elif rate_per_s is None:
             self.sampler.offer(first + self._offset(count))
         elif isinstance(self.source, RowSource):  # rows carry no index, so the consumer cannot compute due times
             for index in range(first, first + count):
