@@ -37,7 +37,7 @@ def address_of(spec: RunSpec, socket_path: Path) -> str:
         shape = Shape(spec.round_trip_s, spec.link_bytes_per_s, spec.queue_bytes)
         words.append(f"rate={int(spec.link_bytes_per_s * STREAM_SHARE)}B")
         words.append(f"queue={max(1, int(shape.queue * STREAM_SHARE))}B")
-    if spec.link_bytes_per_s is not None or spec.loss:
+    if spec.link_bytes_per_s is not None or (spec.loss and spec.round_trip_s):
         words.append("congestion=cubic")
     if spec.loss:
         words.append(f"loss={spec.loss!r}")

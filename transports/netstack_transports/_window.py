@@ -86,7 +86,7 @@ class CubicWindow:
         return self._unknown[0][0] if self._unknown else math.inf
 
     def opens_at(self, at: float, now: float) -> float:
-        """When the window has room for what waits since `at`; inf if that is after `now`.
+        """Returns the time from `at` on at which there is room in the window; inf if that is after `now`.
 
         Acknowledgements until then are applied.
         """

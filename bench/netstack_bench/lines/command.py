@@ -140,7 +140,7 @@ _BUFFERS: Final[tuple[dict[str, Any], ...]] = (
     {"exclusive_buffers": 1, "floating_buffers": 1, "spare_buffers": 0},
 )
 _FILLS: Final = 3
-"""How much longer runs with default buffers are: they lose frames every 2 to 4 seconds, which decides their p99."""
+"""How much longer runs with default buffers are: they lose frames every 0.4 to 4 seconds, which decides their p99."""
 
 _LOADED: Final = ("payload_mb_per_s", "p50", "p99")
 _PACED: Final = ("p50", "p99")

@@ -150,7 +150,7 @@ class SourceIo(DueRecords):
         rows = spec.rows_file
         source = Source(spec.record_bytes, span_records(spec)) if rows is None else RowSource(kept(rows), spec.lanes)
         super().__init__(spec, source)
-        self._lanes = 1 if spec.emit == "arrow" else spec.lanes  # a columnar batch goes to one lane
+        self._lanes = spec.lanes
         self._spans = 0
 
     def _offset(self, count: int) -> int:

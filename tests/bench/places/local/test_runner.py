@@ -340,7 +340,8 @@ def test_the_address_says_how_long_and_slow_the_link_is(tmp_path: Path) -> None:
     assert address(link_bytes_per_s=1538, queue_bytes=15380).endswith("rate=1448B&queue=14480B&congestion=cubic")
     lossy = address(round_trip_s=0.01, link_bytes_per_s=1538, loss=0.0015, jitter_s=0.001)
     assert lossy.endswith("rate=1448B&queue=123401B&congestion=cubic&loss=0.0015&jitter=1ms")
-    assert address(loss=0.001) == "impaired+tcp://127.0.0.1:0?delay=0&congestion=cubic&loss=0.001"
+    assert address(loss=0.001) == "impaired+tcp://127.0.0.1:0?delay=0&loss=0.001", "a loss costs a round trip: nothing"
+    assert address(loss=0.001, round_trip_s=0.01).endswith("?delay=5ms&congestion=cubic&loss=0.001")
 
 
 def test_the_settings_reach_the_configuration() -> None:

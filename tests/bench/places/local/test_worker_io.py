@@ -123,6 +123,17 @@ def test_rows_of_a_file_come_once_unless_a_length_is_given(runner: Runner, tmp_p
         assert [span[1] for span in iter(io.next_span, None)] == [total]
 
 
+@pytest.mark.parametrize(("emit", "sampled"), [("record", 1), ("batch", 3)])
+def test_only_records_that_leave_together_are_sampled_together(
+    runner: Runner, tmp_path: Path, emit: Any, sampled: int
+) -> None:
+    io = ProducerIo(RunSpec(emit=emit, records=3), runner.link, tmp_path)
+    runner.say("go", start_ns=5)
+    io.ready()
+    assert io.next_span() == (0, 3)
+    assert len(io.samples()[0]) == sampled
+
+
 def test_paced_rows_are_sampled_by_their_due_time(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("k\n1\n2\n3\n")
