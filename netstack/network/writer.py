@@ -18,7 +18,7 @@ from ..base.errors import LocalProtocolError, PoolDestroyed, RecordError
 from ..base.events import Event
 from ..base.text.safe_text import type_text
 from ..base.timing.waits import WaitMeter
-from ..exchange.buffer.lent import LentBuffer, last_on_loan, take_back
+from ..exchange.buffer.lent import LentBuffers, last_on_loan, take_back
 from ..exchange.outbound.flush_times import check_buffer_timeout
 from ..exchange.outbound.selector import ChannelSelector, RebalanceSelector, checked
 from ..exchange.outbound.slices import SliceWriter
@@ -181,7 +181,7 @@ class RecordWriter(Generic[T]):
         if core.batches.is_small_batch(len(batch)):
             await self._emit_few(batch)
             return
-        lent: list[LentBuffer] = []
+        lent: list[LentBuffers] = []
         try:
             for part in core.batches.portions(batch):
                 if core.batches.is_scattered_batch(part):
@@ -390,7 +390,7 @@ class RecordWriter(Generic[T]):
         await self._emit_spanning(batch)
         await self._parking.checkpoint()
 
-    async def _wait_sent(self, lent: list[LentBuffer]) -> None:
+    async def _wait_sent(self, lent: list[LentBuffers]) -> None:
         """Lets the connections send from the batch's memory for a moment, which is cheaper than copying the rest."""
         meter = self._partition.soft_backpressured
         meter.begin(self._now())

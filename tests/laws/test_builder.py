@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, strategies as st
 
 from netstack.exchange.buffer.buffer import Buffer
 from netstack.exchange.buffer.builder import BufferBuilder, BufferConsumer
-from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.lent import LentBuffers, LentPart
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.record.framing import PREFIX_BYTES, frame
 
@@ -122,43 +123,76 @@ def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script:
     assert pool.statistics().used == 0
 
 
-lent_actions = st.lists(st.sampled_from(["build", "close", "recycle", "detach", "overwrite", "snapshot"]), max_size=12)
+lent_actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(1, 5)),
+        st.tuples(st.sampled_from(["give back", "recycle"]), st.integers(0, 4)),
+        st.tuples(st.sampled_from(["build", "detach", "overwrite", "snapshot"]), st.just(0)),
+        st.tuples(st.sampled_from(["close", "detach", "build"]), st.just(0)),
+    ),
+    min_size=5,
+    max_size=20,
+)
 
 
-@given(st.lists(st.binary(max_size=8), min_size=1, max_size=4).filter(any), lent_actions)
-def test_lent_memory_is_the_lenders_again_when_it_says_so(pieces: list[bytes], script: list[str]) -> None:
-    pool = NetworkBufferPool(1, 32).create_pool(1, 1)
-    segment = pool.try_acquire()
-    assert segment is not None
-    expected = b"".join(pieces)
-    memory = [bytearray(piece) for piece in pieces]
+class Taken:
+    """What the model knows of buffers that were taken together."""
+
+    def __init__(self, part: Buffer, expected: bytes) -> None:
+        self.part = part
+        self.expected = expected
+        self.back = 0
+        self.is_over = False
+
+
+@given(st.integers(1, 5), st.integers(1, 8), st.lists(st.integers(0, 40), max_size=3), lent_actions)
+def test_lent_memory_is_the_lenders_again_when_it_says_so(
+    count: int, size: int, cuts: list[int], script: list[tuple[str, int]]
+) -> None:
+    pool = NetworkBufferPool(count, 32).create_pool(count, count)
+    expected = bytes(range(1, count * size + 1))
+    ends = [0, *sorted(min(cut, len(expected)) for cut in cuts), len(expected)]
+    memory = [bytearray(expected[start:end]) for start, end in pairwise(ends)]
     reported: list[bool] = []
-    lent = LentBuffer(tuple(map(memoryview, memory)), len(expected), segment, pool, 0)
+    lent = LentBuffers(tuple(map(memoryview, memory)), size, pool.try_acquire_many(count), pool, 0)
     lent.on_returned = lambda: reported.append(lent.is_returned)
-    buffer: Buffer | None = None
-    built = closed = recycled = False
-    for action in script:
-        if action == "build" and not closed:
-            again = lent.build()
-            assert (again is None) == built
-            buffer = again or buffer
-            built = True
+    taken: list[Taken] = []
+    queued, at, is_copied, is_returned = count, 0, False, False
+    for action, number in script:
+        one = taken[number % len(taken)] if taken else None
+        if action in ("take", "build"):
+            most = number or 1
+            buffer = (lent.take(most, most * size) if number else lent.build()) if queued else None
+            assert (buffer is None) == (not queued)
+            if buffer is not None:
+                assert buffer.buffers == min(most, queued)
+                end = at + buffer.buffers * size
+                taken.append(Taken(buffer, expected[at:end]))
+                queued, at = queued - buffer.buffers, end
         elif action == "close":
-            closed = True
+            queued = 0
             lent.close()
-        elif action == "recycle" and buffer is not None and not recycled:
-            recycled = True
-            buffer.recycle()
+        elif action == "give back" and one is not None and not one.is_over and isinstance(one.part, LentPart):
+            one.back = max(one.back, min(number, one.part.buffers))
+            one.part.give_back(one.back)
+        elif action == "recycle" and one is not None and not one.is_over:
+            one.is_over, one.back = True, one.part.buffers
+            one.part.recycle()
         elif action == "detach":
-            assert lent.detach() == (built and not lent.is_returned)
+            way = any(each.back < each.part.buffers for each in taken)
+            assert lent.detach() == (way and not is_returned)
+            is_copied = True
         elif action == "overwrite" and lent.is_returned:
             for piece in memory:
                 piece[:] = b"\xee" * len(piece)
-        elif action == "snapshot" and not closed:
-            assert lent.snapshot() == (b"" if built else expected)
-        if buffer is not None and not recycled:
-            assert bytes(buffer.contiguous()) == expected
-        lost = recycled or (closed and not built)
-        assert pool.statistics().used == (not lost)
-        assert lent.is_returned or not lost
+        elif action == "snapshot":
+            assert lent.snapshot() == (expected[at:] if queued else b"")
+        for each in taken:
+            if not each.back:
+                assert bytes(each.part.contiguous()) == each.expected
+        on_the_way = sum(each.part.buffers - each.back for each in taken)
+        assert (lent.buffers, lent.unread_bytes) == (queued, queued * size)
+        assert pool.statistics().used == queued + on_the_way
+        is_returned = is_returned or (not on_the_way and (is_copied or not queued))
+        assert lent.is_returned == is_returned
         assert len(reported) <= 1

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from netstack.base.events import DataType
 from netstack.exchange.buffer.builder import BufferBuilder
 from netstack.exchange.buffer.elements import EventBuffer
+from netstack.exchange.buffer.lent import LentBuffers
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.outbound.subpartition import ResultSubpartition
 
@@ -16,6 +17,8 @@ SIZE = 8
 
 actions = st.one_of(
     st.tuples(st.just("write"), st.integers(0, 2 * SIZE)),
+    st.tuples(st.just("lend"), st.integers(1, 4)),
+    st.tuples(st.just("take"), st.integers(1, 5)),
     st.tuples(st.sampled_from(["finish", "flush", "event", "priority", "barrier", "poll", "poll", "read", "resume"])),
 )
 
@@ -23,10 +26,17 @@ actions = st.one_of(
 class Element:
     """What the model knows of one element of the queue."""
 
-    def __init__(self, kind: DataType, unread: bytes = b"", builder: BufferBuilder | None = None) -> None:
+    def __init__(
+        self,
+        kind: DataType,
+        unread: bytes = b"",
+        builder: BufferBuilder | None = None,
+        run: LentBuffers | None = None,
+    ) -> None:
         self.kind = kind
         self.unread = bytearray(unread)
         self.builder = builder
+        self.run = run
 
     @property
     def is_finished(self) -> bool:
@@ -106,6 +116,16 @@ class Stage:
             element.builder = None
             self.subpartition.on_buffer_finished()
 
+    def lend(self, count: int) -> None:
+        """Queues buffers that are one element; the model has each of them."""
+        self.finish()
+        segments = self.pool.try_acquire_many(count)
+        data = bytes((self.counter + index) % 251 for index in range(count * SIZE))
+        self.counter += len(data)
+        run = LentBuffers((memoryview(data),), SIZE, segments, self.pool, 0)
+        self.queue += [Element(DataType.DATA, data[at : at + SIZE], run=run) for at in range(0, len(data), SIZE)]
+        self.subpartition.add_run(run)
+
     def flush(self) -> None:
         if not self.flushed and self.queue:
             # A flush with nothing new to take does nothing.
@@ -126,10 +146,11 @@ class Stage:
 
     # The reader.
 
-    def poll(self) -> bool:
-        """Takes one buffer and compares. Returns whether there may be more."""
+    def poll(self, most: int = 1) -> bool:
+        """Takes one buffer, or up to `most` of a run, and compares. Returns whether there may be more."""
         expected: Element | None = None
         data = b""
+        count = 1
         if not self.blocked:
             while self.queue and expected is None:
                 head = self.queue[0]
@@ -142,17 +163,26 @@ class Stage:
                     self.queue.popleft()
                 elif expected is None:
                     break
+            while (
+                expected is not None
+                and expected.run is not None
+                and count < most
+                and self.queue
+                and self.queue[0].run is expected.run
+            ):
+                data += self.queue.popleft().unread
+                count += 1
             if not self.queue:
                 self.flushed = False
-        buffer = self.subpartition.poll()
+        buffer = self.subpartition.poll(most, most * SIZE)
         if expected is None:
             assert buffer is None
             return False
         assert buffer is not None
         assert bytes(buffer.memory) == data
         assert buffer.data_type is expected.kind
-        assert buffer.sequence == self.taken
-        self.taken += 1
+        assert (buffer.sequence, buffer.buffers) == (self.taken, count)
+        self.taken += count
         if expected.kind.blocks_upstream:
             self.blocked = True
         assert buffer.more_available == self.available()
@@ -183,6 +213,11 @@ def test_every_byte_once_in_order_and_never_a_lost_wake_up(script: list[tuple[st
         match name:
             case "write":
                 stage.write(arguments[0])
+            case "lend":
+                stage.lend(arguments[0])
+            case "take":
+                if not stage.poll(arguments[0]):
+                    stage.reader_sleeps = True
             case "finish":
                 stage.finish()
             case "flush":
@@ -218,6 +253,10 @@ def test_a_release_at_any_moment_returns_every_segment(script: list[tuple[str, i
         match name:
             case "write":
                 stage.write(arguments[0])
+            case "lend":
+                stage.lend(arguments[0])
+            case "take":
+                held.append(stage.subpartition.poll(arguments[0], arguments[0] * SIZE))
             case "flush":
                 stage.flush()
             case "event":

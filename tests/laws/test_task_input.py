@@ -27,7 +27,7 @@ from netstack.base.ids import ChannelDescriptor
 from netstack.cluster.task.input import TaskInput
 from netstack.cluster.task.mailbox import Mailbox
 from netstack.exchange.buffer.elements import BarrierBuffer, EventBuffer
-from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.lent import LentBuffers
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.exchange.inbound.local_channel import LocalInputChannel
@@ -82,7 +82,7 @@ class Channel:
                 segment = self._pool.try_acquire()
                 assert segment is not None
                 piece = memoryview(data)[start:stop]
-                self._queue.add(LentBuffer((piece,), len(piece), segment, self._pool, 0))
+                self._queue.add(LentBuffers((piece,), len(piece), [segment], self._pool, 0))
 
     def send_barrier(self) -> None:
         self.in_front = [*self.records]

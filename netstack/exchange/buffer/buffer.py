@@ -37,7 +37,8 @@ class Buffer:
         segment: its pool memory; None for heap memory.
         is_floating: received buffers: whether it occupies one of the gate's floating buffers.
         channel_index: received buffers: the index of its channel in the gate.
-        buffers: network buffers that it stands for: 1, or those of a run (`credit.receiving.LandedBuffers`).
+        buffers: network buffers that it stands for: 1, or those of a run (`lent.LentPart`,
+            `credit.receiving.LandedBuffers`).
     """
 
     __slots__ = (
@@ -143,8 +144,11 @@ class Allowance(Protocol):
 class BufferSource(Protocol):
     """The read end of a subpartition, used by senders and local input channels."""
 
-    def poll(self) -> Buffer | None:
-        """Takes the next buffer; None when none is available."""
+    def poll(self, most: int = 1, room_bytes: int = 0) -> Buffer | None:
+        """Takes the next buffer; None when none is available.
+
+        Buffers that were queued together may be taken together: at most `most`, and as many as begin in `room_bytes`.
+        """
 
     def is_available(self, *, has_credit: bool) -> bool:
         """Whether `poll` would return a buffer; without credit only events count."""

@@ -184,6 +184,7 @@ class BufferConsumer:
 
     __slots__ = ("_builder", "_closed", "_position")
     data_type = _DATA
+    buffers = 1
     is_data = True
 
     def __init__(self, builder: BufferBuilder, position: int) -> None:

@@ -1,7 +1,7 @@
 """The elements of a subpartition's queue: their interface, and the elements that hold events.
 
 Takes: an event's bytes, or a barrier. Gives: its bytes as a `Buffer`, once. The elements that hold records are
-`BufferConsumer` and `LentBuffer`. Three functions report what a whole queue holds.
+`BufferConsumer` and `LentBuffers`. Three functions report what a whole queue holds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ class QueueElement(Protocol):
     data_type: DataType
 
     @property
+    def buffers(self) -> int:
+        """How many network buffers or events it is: 1, or those of a run (`lent.LentBuffers`)."""
+
+    @property
     def is_data(self) -> bool:
         """Whether it is a data buffer. A plain attribute in most classes, because it is read for every buffer."""
 
@@ -35,7 +39,7 @@ class QueueElement(Protocol):
         """Whether `build` would return bytes."""
 
     def build(self) -> Buffer | None:
-        """The bytes since the last call, as a buffer with its own reference; None when there are none."""
+        """The bytes since the last call, or a run's next buffer, with its own reference; None if there are none."""
 
     def snapshot(self) -> bytes:
         """A copy of the bytes not yet built."""
@@ -49,6 +53,7 @@ class EventBuffer:
     """An event: finished, in heap memory that all subpartitions share."""
 
     __slots__ = ("_built", "_memory", "data_type")
+    buffers = 1
     is_data = False
     is_finished = True
 
@@ -86,6 +91,7 @@ class BarrierBuffer:
     """A barrier in a queue. It computes its age when it leaves, so that its time in the queue counts."""
 
     __slots__ = ("_added_s", "_built", "barrier", "data_type", "now")
+    buffers = 1
     is_data = False
     is_finished = True
 
@@ -150,7 +156,7 @@ def queued_events(queue: Iterable[QueueElement]) -> list[tuple[bytes, int]]:
 
 
 def count_readable(queue: Iterable[QueueElement], *, flushed: bool) -> tuple[int, int]:
-    """Counts the elements, and their bytes, that a reader may take before an event blocks; O(queue).
+    """Counts the buffers and events, and their bytes, that a reader may take before an event blocks; O(queue).
 
     Args:
         queue: in order.
@@ -160,7 +166,7 @@ def count_readable(queue: Iterable[QueueElement], *, flushed: bool) -> tuple[int
     for element in queue:
         unread = element.unread_bytes
         if unread and (element.is_finished or flushed):
-            count += 1
+            count += element.buffers
             size += unread
         if not element.is_data and element.data_type.blocks_upstream:
             break

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import RecordError
-from ..buffer.lent import LentBuffer
+from ..buffer.lent import LentBuffers, PieceCursor
 from ..record.fast_path import write_shares
 from ..record.framing import PREFIX_BYTES, FramedBatch, check_record_bytes, framed_whole, template
 from ..record.runs import FramedRuns
 from ..record.stream_records import with_heads
 from .shares import Shares
-from .spanning_write import PieceCursor, Rows, SpanningWrite, framed_rows
+from .spanning_write import Rows, SpanningWrite, framed_rows
 
 if TYPE_CHECKING:
     from ..record.formats import RecordFormat
@@ -88,7 +88,7 @@ class BatchPlanner:
         step = max(1, pool.size * pool.segment_size_bytes // PORTIONS // record_bytes)
         return (batch[start : start + step] for start in range(0, len(batch), step))
 
-    def plan_batch(self, array: npt.NDArray[Any], lent: list[LentBuffer]) -> Iterator[tuple[int, int, SpanningWrite]]:
+    def plan_batch(self, array: npt.NDArray[Any], lent: list[LentBuffers]) -> Iterator[tuple[int, int, SpanningWrite]]:
         """Yields (slot, records, write) in the order of writing; the result equals emitting the records one by one.
 
         Args:
@@ -239,7 +239,7 @@ class BatchPlanner:
     def _write_of_runs(self, slot: int, runs: FramedRuns) -> SpanningWrite:
         return SpanningWrite(self._buffers, slot, 0, 0, None, None, None, runs=runs)
 
-    def _write_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffer] | None) -> SpanningWrite:
+    def _write_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffers] | None) -> SpanningWrite:
         if self._has_runs(rows.shape[1]):
             return self._write_of_runs(slot, FramedRuns(rows))
         cell = rows.shape[1] + PREFIX_BYTES

@@ -23,6 +23,7 @@ from ...base import crc
 from ...base.errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
 from ...base.events import DataType
 from ..buffer.buffer import Buffer, BufferSource
+from ..buffer.lent import LentPart
 from ..buffer.stored import StoredBuffer
 from ..credit.boost import CreditBoost
 from ..credit.sending import MAX_CREDIT
@@ -44,7 +45,7 @@ from ..wire.frames import (
     UnknownChannel,
 )
 from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_EXPECTED
-from ..wire.outgoing_batch import OutgoingBatch
+from ..wire.outgoing_batch import GATHER_BYTES, OutgoingBatch
 from .sending_channel import SendingChannel
 from .statistics import SendingChannelStatistics
 from .views import ViewProvider
@@ -196,7 +197,8 @@ class ChannelSender:
             batch.add_control(self._codec.encode_control(self._blamed))
             self._blamed = None
         ready, first = self._ready, self._first
-        encode = self._codec.encode_buffer_header
+        codec, checks = self._codec, self._checksum
+        encode = codec.encode_buffer_header
         has_room = batch.has_room
         while (ready or first) and has_room:
             channel = first.popleft() if first else ready.popleft()
@@ -204,17 +206,21 @@ class ChannelSender:
             view = channel.view
             if view is None:
                 continue
-            buffer = view.poll()
+            credit = channel.credit
+            if ready or first or checks:
+                buffer = view.poll()
+            else:  # nobody else waits for a turn
+                most = min(credit.available, batch.frames_left)
+                buffer = view.poll(max(1, most), GATHER_BYTES - batch.total_bytes)
             if buffer is None:
                 if view.is_released:
                     self._report_released(channel, view)
                 continue
-            credit = channel.credit
             if buffer.data_type is _DATA or buffer.data_type is _STORED:
-                if credit.available <= 0:
+                if credit.available < buffer.buffers:
                     buffer.recycle()
                     raise credit.exceeded()
-                credit.available -= 1
+                credit.available -= buffer.buffers
             if buffer.more_available:
                 if credit.available > 0 or buffer.next_is_event:
                     channel.is_registered = True
@@ -239,6 +245,13 @@ class ChannelSender:
                 batch.add_control(payload)
                 has_room = batch.has_room
                 continue
+            if buffer.buffers > 1 and isinstance(buffer, LentPart):
+                count = buffer.buffers
+                headers = codec.encode_run_headers(
+                    channel.number, buffer.sequence, buffer.backlog, buffer.length // count, count
+                )
+                has_room = batch.add_run(headers, buffer)
+                continue
             has_room = batch.add_buffer(
                 encode(
                     channel.number,
@@ -246,7 +259,7 @@ class ChannelSender:
                     buffer.sequence,
                     buffer.backlog,
                     buffer.length,
-                    _crc32(buffer) if self._checksum else 0,
+                    _crc32(buffer) if checks else 0,
                 ),
                 buffer,
             )

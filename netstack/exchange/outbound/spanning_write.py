@@ -6,14 +6,14 @@ buffers are available; `advance` continues later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from ..buffer.builder import BufferBuilder
-from ..buffer.lent import LentBuffer
+from ..buffer.lent import LentBuffers, PieceCursor
 from ..record.framing import LENGTH
 from ..record.runs import FramedRuns
 from .open_buffers import SEND_BUFFERS, OpenBuffers
@@ -54,7 +54,7 @@ class SpanningWrite:
         unit_bytes: int,
         source: Callable[[int, int, memoryview], None] | None,
         cursor: PieceCursor | None,
-        lent: list[LentBuffer] | None,
+        lent: list[LentBuffers] | None,
         *,
         unit_records: int = 1,
         runs: FramedRuns | None = None,
@@ -200,17 +200,17 @@ class SpanningWrite:
                 segments = buffers.overdraw_many(slot, min(left // size, at_once, begins))
             if not segments:
                 return False
-            elements = [LentBuffer(cursor.take(size), size, segment, pool, slot) for segment in segments]
-            count = len(elements)
+            count = len(segments)
+            run = LentBuffers(cursor.take(count * size), size, segments, pool, slot)
             self._opened_at = self._offset + (count - 1) * size
             self._offset += count * size
             if self._lent is not None:
-                self._lent += elements
+                self._lent.append(run)
             counters.buffers += count
             counters.bytes += count * size
             counters.slots[slot] += count * size
             counters.flushes_full += count
-            subpartition.add_finished(elements)
+            subpartition.add_run(run)
             buffers.count_unsent(count)
         return True
 
@@ -249,38 +249,6 @@ class SpanningWrite:
         if left > 0:
             self._buffers.grow(self._slot, builder.capacity + left)
         return builder.capacity - position
-
-
-class PieceCursor:
-    """Cuts a stream of pieces at arbitrary lengths without copying."""
-
-    __slots__ = ("_left", "_pieces")
-
-    def __init__(self, pieces: Iterable[Payload]) -> None:
-        self._pieces = iter(pieces)
-        self._left = memoryview(b"")
-
-    def take(self, count: int) -> tuple[memoryview, ...]:
-        """The next `count` bytes, which must exist, as views."""
-        taken: list[memoryview] = []
-        left = self._left
-        while count:
-            if not left:
-                left = memoryview(next(self._pieces))
-                continue
-            if len(left) <= count:
-                taken.append(left)
-                count -= len(left)
-                left = _EMPTY
-            else:
-                taken.append(left[:count])
-                left = left[count:]
-                count = 0
-        self._left = left
-        return tuple(taken)
-
-
-_EMPTY: Final = memoryview(b"")
 
 
 def framed_rows(rows: Rows) -> Iterator[Payload]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, final
 
@@ -22,6 +22,7 @@ from ...base.errors import ErrorCode, LocalProtocolError
 from ...base.events import Alignment, DataType
 from ..buffer.buffer import Allowance, Buffer, Notify
 from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable, queued_events
+from ..buffer.lent import LentBuffers
 from .statistics import SubpartitionStatistics
 
 LOCAL_CREDIT: Final = 16
@@ -66,6 +67,7 @@ class ResultSubpartition:
         "_credit",
         "_data_buffers",
         "_end_of_data_taken",
+        "_events",
         "_flush_requested",
         "_has_left",
         "_is_read",
@@ -111,6 +113,7 @@ class ResultSubpartition:
         self._queue: deque[QueueElement] = _NO_QUEUE
         self._priority_count = 0
         self._data_buffers = 0
+        self._events = 0
         self._flush_requested = False
         self._sequence = 0
         self._added = 0
@@ -149,9 +152,11 @@ class ResultSubpartition:
         elif element.data_type is _PRIORITY or element.data_type is _ANNOUNCEMENT:
             self._queue.insert(self._priority_count, element)
             self._priority_count += 1
+            self._events += 1
             overtakes = True  # also flushed data that waits for credit: the reader is notified again
         else:
             self._queue.append(element)
+            self._events += 1
         self.is_finished = is_last
         if is_last or (element.is_finished and (overtakes or not self._flush_requested) and not self.is_blocked):
             self._notify_reader()
@@ -201,17 +206,16 @@ class ResultSubpartition:
         """Announces a barrier with a timeout to a local consumer, as the wire protocol does for remote ones."""
         self.add(EventBuffer(element.snapshot(), DataType.ANNOUNCEMENT))
 
-    def add_finished(self, elements: Sequence[QueueElement]) -> None:
+    def add_run(self, run: LentBuffers) -> None:
         """Appends finished data buffers, with one notification."""
         if self.is_finished or self.is_discarded:
-            for element in elements:
-                element.close()
+            run.close()
             return
         if self._queue is _NO_QUEUE:
             self._queue = deque()
-        self._queue.extend(elements)
-        self._added += len(elements)
-        self._data_buffers += len(elements)
+        self._queue.append(run)
+        self._added += run.buffers
+        self._data_buffers += run.buffers
         if not self._flush_requested and not self.is_blocked:
             self._notify_reader()
 
@@ -252,7 +256,7 @@ class ResultSubpartition:
             return
         self.is_discarded = True
         queue, self._queue = self._queue, _NO_QUEUE
-        self._data_buffers = self._priority_count = 0
+        self._data_buffers = self._events = self._priority_count = 0
         self._flush_requested = False
         self._barrier = None
         for element in queue:
@@ -280,19 +284,30 @@ class ResultSubpartition:
             notify()
         return self
 
-    def poll(self) -> Buffer | None:
-        """Takes the next buffer (`BufferSource`)."""
+    def poll(self, most: int = 1, room_bytes: int = 0) -> Buffer | None:
+        """Takes the next buffer, or buffers (`BufferSource`)."""
         if self.is_blocked:
             return None
         staging = self.staging
         if staging is not None and staging.size >= 0 and not self.is_in_rounds:
             staging.close()
         queue = self._queue
+        buffer: Buffer | None = None
         while queue:
             head = queue[0]
+            waiting = len(queue)
+            if isinstance(head, LentBuffers):
+                part = head.take(most, room_bytes)
+                self._data_buffers -= part.buffers
+                if not head.buffers:
+                    queue.popleft()
+                    waiting -= 1
+                    if not waiting:
+                        self._flush_requested = False
+                buffer, is_finished = part, True
+                break
             is_finished = head.is_finished
             buffer = head.build()
-            waiting = len(queue)
             if waiting == 1:
                 self._flush_requested = False
             if is_finished:
@@ -303,11 +318,13 @@ class ResultSubpartition:
                     self._data_buffers -= 1
                     if buffer is None and self._returns_empty:
                         buffer = Buffer(_NOTHING, 0, DataType.DATA, None)
-                elif head.data_type is _PRIORITY or head.data_type is _ANNOUNCEMENT:
-                    self._priority_count -= 1
-                elif head is self._barrier:
-                    self._barrier = None
-                    self._on_barrier(self.index, head.barrier.checkpoint_id, b"")
+                else:
+                    self._events -= 1
+                    if head.data_type is _PRIORITY or head.data_type is _ANNOUNCEMENT:
+                        self._priority_count -= 1
+                    elif head is self._barrier:
+                        self._barrier = None
+                        self._on_barrier(self.index, head.barrier.checkpoint_id, b"")
             elif waiting > 1:
                 raise LocalProtocolError(f"subpartition {self.index}: an unfinished buffer is not the last one")
             elif buffer is None:
@@ -319,7 +336,7 @@ class ResultSubpartition:
             return None
         assert buffer is not None
         buffer.sequence = self._sequence
-        self._sequence += 1
+        self._sequence += buffer.buffers
         self._bytes_sent += buffer.length
         if not head.is_data and buffer.data_type is DataType.END_OF_DATA:
             self._end_of_data_taken = True
@@ -361,8 +378,8 @@ class ResultSubpartition:
         return max(self._data_buffers - 1, 0)
 
     def queued_buffers(self) -> int:
-        """Number of elements in the queue."""
-        return len(self._queue)
+        """Number of buffers and events in the queue."""
+        return self._data_buffers + self._events
 
     def queued_events(self) -> list[tuple[bytes, int]]:
         """The events that its reader has not taken, each with the bytes of data in front of it; O(queue)."""
@@ -374,7 +391,7 @@ class ResultSubpartition:
         return self._sequence
 
     def readable(self) -> tuple[int, int]:
-        """The number of elements that `poll` would return now, and their bytes; O(queue)."""
+        """The number of buffers and events that could be taken now, and their bytes; O(queue)."""
         if self.staging is not None:
             self.staging.close()
         return (0, 0) if self.is_blocked else count_readable(self._queue, flushed=self._flush_requested)
@@ -382,7 +399,7 @@ class ResultSubpartition:
     def load_buffers(self) -> int:
         """Load of its consumer: queued buffers minus credit; less is better."""
         credit = self._credit
-        return len(self._queue) - (LOCAL_CREDIT if credit is None else credit.available)
+        return self.queued_buffers() - (LOCAL_CREDIT if credit is None else credit.available)
 
     @property
     def has_priority(self) -> bool:
@@ -449,7 +466,7 @@ class ResultSubpartition:
         if self.staging is not None:
             self.staging.close()
         return SubpartitionStatistics(
-            queued_buffers=len(self._queue),
+            queued_buffers=self.queued_buffers(),
             queued_bytes=sum(element.unread_bytes for element in self._queue),
             backlog_buffers=self.backlog_buffers(),
             buffers_added=self._added,

@@ -19,6 +19,7 @@ from typing import Any
 from ...base.errors import ConfigError, LocalProtocolError
 from ...base.events import Event
 from ...base.text.safe_text import type_text
+from ..buffer.lent import PieceCursor
 from ..record.fast_path import emitter
 from ..record.formats import RecordFormat, encoder_of, kind_of
 from ..record.framing import (
@@ -35,7 +36,7 @@ from .flush_rounds import FlushRounds
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
-from .spanning_write import SMALL_PIECE_BYTES, Payload, PieceCursor, SpanningWrite, is_immutable
+from .spanning_write import SMALL_PIECE_BYTES, Payload, SpanningWrite, is_immutable
 from .staging import FROM_CHANNELS, Staging
 
 

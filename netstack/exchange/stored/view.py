@@ -188,7 +188,7 @@ class StoredView:
         self._drop_ready()
         return True
 
-    def poll(self) -> Buffer | None:
+    def poll(self, most: int = 1, room_bytes: int = 0) -> Buffer | None:
         """Takes the next buffer (`BufferSource`)."""
         if self._error is not None or self._released or self._store.is_released:
             return None

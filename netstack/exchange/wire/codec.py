@@ -13,12 +13,14 @@ from __future__ import annotations
 import abc
 import enum
 from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import Final, TypeAlias, final
 
 from ...base.errors import LocalProtocolError
 from ...base.events import DataType
 from ..buffer.stored import Packaging, StoredBuffer
 from .frames import Frame
+
+_DATA: Final = DataType.DATA
 
 
 class FrameKind(enum.IntEnum):
@@ -126,6 +128,14 @@ class Codec(abc.ABC):
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
     ) -> bytes:
         """Encodes the header in front of the `length` payload bytes of a data buffer."""
+
+    def encode_run_headers(self, channel: int, sequence: int, backlog: int, length: int, count: int) -> list[bytes]:
+        """Encodes the headers of `count` data buffers of `length` bytes; `backlog` is that of the last."""
+        last = sequence + count - 1
+        return [
+            self.encode_buffer_header(channel, _DATA, number, backlog + last - number, length, 0)
+            for number in range(sequence, last + 1)
+        ]
 
     @abc.abstractmethod
     def encode_event(

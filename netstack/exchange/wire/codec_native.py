@@ -49,6 +49,8 @@ MAX_TEXT_BYTES: Final = 1000  # of an error text; enough for a cause, and small
 
 # length u32 | kind u8 | data type u8 | reserved u16 | channel u32 | sequence u32 | backlog u32 | checksum u32
 _HEADER: Final = struct.Struct(">IBBHIIII")
+_START: Final = struct.Struct(">IBBHI")
+_REST: Final = struct.Struct(">III")
 _HELLO: Final = struct.Struct(">8sHIIB")
 _OPEN: Final = struct.Struct(">IIIB")
 _PAIR: Final = struct.Struct(">II")
@@ -125,6 +127,14 @@ class NativeCodec(Codec):
     ) -> bytes:
         """Encodes the 24 bytes in front of a buffer's payload."""
         return _HEADER.pack(length, _BUFFER, data_type, 0, channel, sequence & 0xFFFFFFFF, backlog, checksum)
+
+    def encode_run_headers(self, channel: int, sequence: int, backlog: int, length: int, count: int) -> list[bytes]:
+        """Encodes headers that differ in sequence and backlog."""
+        start = _START.pack(length, _BUFFER, _DATA, 0, channel)
+        last = sequence + count - 1
+        return [
+            start + _REST.pack(number & 0xFFFFFFFF, backlog + last - number, 0) for number in range(sequence, last + 1)
+        ]
 
     def encode_event(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, payload: bytes

@@ -26,7 +26,7 @@ from netstack.base.events import (
 )
 from netstack.base.ids import ChannelDescriptor
 from netstack.exchange.buffer.elements import EventBuffer
-from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.lent import LentBuffers
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.exchange.inbound.local_channel import LocalInputChannel
@@ -70,7 +70,7 @@ class Stage:
     def put(self, data: bytes, index: int = 0) -> None:
         segment = self.pool.try_acquire()
         assert segment is not None
-        self.subpartitions[index].add(LentBuffer((memoryview(data),), len(data), segment, self.pool, 0))
+        self.subpartitions[index].add(LentBuffers((memoryview(data),), len(data), [segment], self.pool, 0))
 
     def put_event(self, event: Event, index: int = 0) -> None:
         self.subpartitions[index].add(EventBuffer(encode_event(event), data_type_of(event)))

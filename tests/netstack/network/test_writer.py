@@ -214,17 +214,18 @@ async def test_lent_memory_wakes_its_writer_once_however_many_buffers_return(aut
         wake()
 
     parking.wake = count  # type: ignore[method-assign]
-    stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None, parking=parking)
+    stage = Stage(segments=60, segment_bytes=8192, buffer_timeout_s=None, parking=parking)
 
     async def read() -> None:
         await settle()  # the writer waits for its memory
-        for _ in range(4):
+        for _ in range(20):
             stage.read(limit=1)
             await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
-        await stage.writer.emit_batch(np.ones((2, 20_000), np.uint8))  # four full buffers of its own memory
+        # Twenty full buffers of its own memory, in two runs.
+        await stage.writer.emit_batch(np.ones((2, 82_000), np.uint8))
     assert stage.host.settled == 0
     assert woken == 1
     await stage.writer.emit_batch(np.ones((2, 20_000), np.uint8))

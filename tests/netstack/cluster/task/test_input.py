@@ -26,7 +26,7 @@ from netstack.base.ids import ChannelDescriptor
 from netstack.cluster.task.input import TaskInput
 from netstack.cluster.task.mailbox import Mailbox
 from netstack.exchange.buffer.elements import BarrierBuffer, EventBuffer
-from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.lent import LentBuffers
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.inbound.gate import SingleInputGate
 from netstack.exchange.inbound.local_channel import LocalInputChannel
@@ -101,7 +101,7 @@ class Stage:
     def put(self, data: bytes, number: int = 0) -> None:
         segment = self.pool.try_acquire()
         assert segment is not None
-        self.queues[number].add(LentBuffer((memoryview(data),), len(data), segment, self.pool, 0))
+        self.queues[number].add(LentBuffers((memoryview(data),), len(data), [segment], self.pool, 0))
 
     def put_event(self, event: Event, number: int = 0) -> None:
         self.queues[number].add(EventBuffer(encode_event(event), data_type_of(event)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.lent import LentBuffers
 from netstack.exchange.buffer.pools import LocalBufferPool, NetworkBufferPool
 
 SIZE = 16
@@ -23,10 +23,14 @@ def pool(network: NetworkBufferPool) -> LocalBufferPool:
 # Lent memory.
 
 
-def lent_of(pool: LocalBufferPool, *pieces: bytes | bytearray, told: list[str] | None = None) -> LentBuffer:
+def run_of(pool: LocalBufferPool, memory: bytearray, size: int) -> LentBuffers:
+    return LentBuffers((memoryview(memory),), size, pool.try_acquire_many(len(memory) // size), pool, 0)
+
+
+def lent_of(pool: LocalBufferPool, *pieces: bytes | bytearray, told: list[str] | None = None) -> LentBuffers:
     segment = pool.try_acquire(0)
     assert segment is not None
-    lent = LentBuffer(tuple(map(memoryview, pieces)), sum(map(len, pieces)), segment, pool, 0)
+    lent = LentBuffers(tuple(map(memoryview, pieces)), sum(map(len, pieces)), [segment], pool, 0)
     if told is not None:
         lent.on_returned = lambda: told.append("back")
     return lent
@@ -103,4 +107,50 @@ def test_a_lent_buffer_dropped_from_the_queue_gives_everything_back(pool: LocalB
     lent.close()
     lent.close()
     assert (lent.is_returned, reported) == (True, ["back"])
+    assert pool.statistics().used == 0
+
+
+def test_a_run_is_taken_in_parts_as_credit_and_room_allow(pool: LocalBufferPool) -> None:
+    run = run_of(pool, bytearray(b"aabbccdd"), 2)
+    assert (run.buffers, run.unread_bytes) == (4, 8)
+    first = run.take(3, 3)  # of which the second begins in the room
+    assert (first.buffers, bytes(first.memory)) == (2, b"aabb")
+    second = run.take(1, 100)
+    assert (second.buffers, bytes(second.memory)) == (1, b"cc")
+    assert run.snapshot() == b"dd"
+    third = run.take(4, 0)
+    assert (third.buffers, bytes(third.memory)) == (1, b"dd")
+    assert run.build() is None
+    for part in (third, first, second):
+        assert not run.is_returned
+        part.recycle()
+    assert run.is_returned
+    assert pool.statistics().used == 0
+
+
+def test_the_segments_of_a_part_return_as_its_buffers_are_sent(pool: LocalBufferPool) -> None:
+    run = run_of(pool, bytearray(b"aabbcc"), 2)
+    part = run.take(3, 100)
+    used = []
+    for count in (1, 1, 2):
+        part.give_back(count)
+        used.append(pool.statistics().used)
+    assert used == [2, 2, 1]
+    part.recycle()
+    assert (run.is_returned, pool.statistics().used) == (True, 0)
+
+
+def test_what_is_queued_of_a_run_is_copied_while_the_rest_is_on_its_way(pool: LocalBufferPool) -> None:
+    memory = bytearray(b"aabbcc")
+    run = run_of(pool, memory, 2)
+    part = run.take(1, 0)
+    assert run.detach() is True
+    assert run.detach() is True
+    memory[2:] = b"XXXX"
+    assert run.snapshot() == b"bbcc"
+    part.recycle()
+    assert run.is_returned
+    rest = run.take(2, 100)
+    assert bytes(rest.contiguous()) == b"bbcc"
+    rest.recycle()
     assert pool.statistics().used == 0

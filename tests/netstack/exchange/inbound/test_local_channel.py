@@ -10,7 +10,7 @@ from netstack.base.errors import ErrorCode, LocalProtocolError, PartitionNotFoun
 from netstack.base.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, encode_event
 from netstack.base.ids import ChannelDescriptor
 from netstack.exchange.buffer.elements import BarrierBuffer, EventBuffer
-from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.lent import LentBuffers
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.inbound.channel import RemoteInputChannel
 from netstack.exchange.inbound.gate import SingleInputGate
@@ -47,7 +47,7 @@ class LocalStage:
     def add(self, data: bytes) -> None:
         segment = self.pool.try_acquire()
         assert segment is not None
-        self.subpartition.add(LentBuffer((memoryview(data),), len(data), segment, self.pool, 0))
+        self.subpartition.add(LentBuffers((memoryview(data),), len(data), [segment], self.pool, 0))
 
     def add_event(self, payload: bytes, data_type: DataType, *, is_last: bool = False) -> None:
         self.subpartition.add(EventBuffer(payload, data_type), is_last=is_last)
@@ -197,7 +197,7 @@ def test_a_local_channel_has_in_use_what_waits_at_its_producer() -> None:
     for payload in (b"abc", b"de"):
         segment = pool.try_acquire()
         assert segment is not None
-        subpartition.add(LentBuffer((memoryview(payload),), len(payload), segment, pool, 0))
+        subpartition.add(LentBuffers((memoryview(payload),), len(payload), [segment], pool, 0))
     assert channel.measure() == (0, 2)
     taken = channel.poll()
     assert taken is not None

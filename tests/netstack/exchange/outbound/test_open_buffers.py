@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from exchange.writer_stage import SIZE, Stage, buffers
 
-from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.lent import LentPart
 from netstack.exchange.outbound.batches import LEND_BYTES
 from netstack.exchange.outbound.emitter import BUSY_CHECKS, GRANTED
 from netstack.exchange.outbound.open_buffers import SHORTEST_PAUSE_S, SLICE_S
@@ -220,7 +220,7 @@ def test_large_records_of_an_array_stay_where_they_lie_in_smaller_buffers(
     actual = []
     while (buffer := stage.partition.subpartitions[0].poll()) is not None:
         actual.append(bytes(buffer.contiguous()))
-        assert isinstance(buffer, LentBuffer) or len(actual) == len(expected)
+        assert isinstance(buffer, LentPart) or len(actual) == len(expected)
         buffer.recycle()
     assert list(map(len, actual)) == expected
     assert b"".join(actual) == b"".join(frame(row.tobytes()) for row in rows)

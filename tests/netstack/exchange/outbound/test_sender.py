@@ -12,7 +12,7 @@ from netstack.base.events import CheckpointBarrier, DataType, EndOfData, Event, 
 from netstack.exchange.buffer.buffer import BufferSource, Notify
 from netstack.exchange.buffer.builder import BufferBuilder
 from netstack.exchange.buffer.elements import EventBuffer
-from netstack.exchange.buffer.lent import LentBuffer
+from netstack.exchange.buffer.lent import LentBuffers
 from netstack.exchange.buffer.pools import NetworkBufferPool
 from netstack.exchange.buffer.stored import Packaging
 from netstack.exchange.credit.sending import MAX_CREDIT
@@ -109,7 +109,7 @@ class Stage:
         for payload in payloads:
             segment = self.pool.try_acquire()
             assert segment is not None
-            element = LentBuffer((memoryview(payload),), len(payload), segment, self.pool, 0)
+            element = LentBuffers((memoryview(payload),), len(payload), [segment], self.pool, 0)
             self.provider.subpartitions[name].add(element)
 
     def add_event(self, name: str, event: Event, *, priority: bool = False) -> None:
@@ -320,7 +320,7 @@ def test_a_checksum_when_both_sides_want_one(stage: Stage) -> None:
     segment = stage.pool.try_acquire()
     assert segment is not None
     pieces = (memoryview(b"de"), memoryview(b"fg"))
-    stage.provider.subpartitions["a"].add(LentBuffer(pieces, 4, segment, stage.pool, 0))
+    stage.provider.subpartitions["a"].add(LentBuffers(pieces, 4, [segment], stage.pool, 0))
     batch = OutgoingBatch()
     stage.sender.collect(batch)
     headers = [piece for piece in batch.pieces if len(piece) == stage.codec.header_bytes]
