@@ -168,6 +168,42 @@ def test_a_batch_is_its_records(
     assert run(lambda: in_batches(subpartitions + 1)) == one_by_one
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 300)), min_size=1, max_size=4),
+    st.sampled_from([16, 32, 64]),
+    st.integers(3, 40),
+    st.sampled_from([None, 0.0, 0.1]),
+)
+def test_long_arrays_of_short_records_keep_their_order(
+    shapes: list[tuple[int, int]], segment_bytes: int, segments: int, timeout_s: float | None
+) -> None:
+    """They are sent from their own memory where they fill buffers."""
+    expected: list[bytes] = []
+
+    async def emit() -> list[list[bytes]]:
+        stage = Stage(
+            GlobalSelector(),
+            subpartitions=1,
+            segment_bytes=segment_bytes,
+            segments=segments,
+            buffer_timeout_s=timeout_s,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.read_forever, 1e-4)
+            for number, (width, count) in enumerate(shapes):
+                rows = np.random.default_rng(number).integers(0, 256, (count, width), np.uint8)
+                expected.extend(row.tobytes() for row in rows)
+                await stage.writer.emit_batch(rows)
+                rows[:] = 0xEE
+                await stage.writer.emit(b"one")
+                expected.append(b"one")
+            nursery.cancel_scope.cancel()
+        assert stage.partition.statistics().records == len(expected)
+        return stage.finish()
+
+    assert run(emit) == [expected]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTORS)
 @settings(max_examples=settings.default.max_examples // 4)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from .open_buffers import OpenBuffers
     from .selector import ChannelSelector
 
+LENT_BUFFERS: Final = 8
+"""Small records of an array that fills so many buffers are sent from its own memory; copying fewer is faster than
+waiting until they were sent."""
+
 LEND_BYTES: Final = 8 * 1024
 """Records of at least this size are sent without being copied into a buffer first."""
 
@@ -236,12 +240,16 @@ class BatchPlanner:
         """Whether records of this length are written as runs."""
         return self._partition.has_runs and 0 < record_bytes < LEND_BYTES
 
-    def _write_of_runs(self, slot: int, runs: FramedRuns) -> SpanningWrite:
-        return SpanningWrite(self._buffers, slot, 0, 0, None, None, None, runs=runs)
+    def _write_of_runs(
+        self, slot: int, runs: FramedRuns, lent: list[LentBuffers] | None = None, *, lends: bool = False
+    ) -> SpanningWrite:
+        return SpanningWrite(self._buffers, slot, 0, 0, None, None, lent, runs=runs, lends=lends)
 
     def _write_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffers] | None) -> SpanningWrite:
         if self._has_runs(rows.shape[1]):
-            return self._write_of_runs(slot, FramedRuns(rows))
+            fills_buffers = rows.nbytes >= LENT_BUFFERS * self._partition.pool.segment_size_bytes
+            lends = fills_buffers and self._partition.store is None and slot != self._count
+            return self._write_of_runs(slot, FramedRuns(rows), lent, lends=lends)
         cell = rows.shape[1] + PREFIX_BYTES
         total = len(rows) * cell
         if rows.shape[1] >= self._lend_bytes and slot != self._count:

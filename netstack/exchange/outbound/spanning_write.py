@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..buffer.builder import BufferBuilder
 from ..buffer.lent import LentBuffers, PieceCursor
+from ..buffer.segment import Segment
 from ..record.framing import LENGTH
 from ..record.runs import FramedRuns
 from .open_buffers import SEND_BUFFERS, OpenBuffers
@@ -35,6 +36,7 @@ class SpanningWrite:
         "_begun_at",
         "_buffers",
         "_cursor",
+        "_lends",
         "_lent",
         "_offset",
         "_opened_at",
@@ -58,6 +60,7 @@ class SpanningWrite:
         *,
         unit_records: int = 1,
         runs: FramedRuns | None = None,
+        lends: bool = False,
     ) -> None:
         """Takes a source or runs, whose bytes are copied, or a cursor, whose pieces are queued without copying.
 
@@ -68,9 +71,10 @@ class SpanningWrite:
             unit_bytes: framed bytes of a unit; 0 for runs.
             source: writes a range of the bytes into memory.
             cursor: returns pieces.
-            lent: list for the buffers over the cursor's pieces, if their owner needs the memory back.
+            lent: list for the buffers over memory that its owner needs back.
             unit_records: records in each unit; runs count their own.
             runs: instead of a source.
+            lends: whether runs that fill a buffer are queued without copying.
         """
         self._buffers = buffers
         self._slot = slot
@@ -78,6 +82,7 @@ class SpanningWrite:
         self._unit_bytes = unit_bytes
         self._unit_records = unit_records
         self._runs = runs
+        self._lends = lends
         self._source = source
         self._cursor = cursor
         self._lent = lent
@@ -133,6 +138,11 @@ class SpanningWrite:
             builder = builders[slot]
             builder.settle()
             position = builder.position
+            if self._lends and not position and offset == total and runs is not None and self._fills_buffers(runs):
+                self._offset = offset
+                if not self._lend_runs(runs):
+                    return False
+                continue
             if runs is not None and offset == total and position < builder.capacity:
                 self._offset = self._begun_at = offset
                 self._total = total = offset + runs.begin(self._room_for_run(builder))
@@ -164,9 +174,7 @@ class SpanningWrite:
         """
         buffers, slot, cursor = self._buffers, self._slot, self._cursor
         assert cursor is not None
-        pool = buffers.partition.pool
-        counters = buffers.partition.counters
-        segment_bytes = pool.segment_size_bytes
+        segment_bytes = buffers.partition.pool.segment_size_bytes
         subpartition = buffers.partition.subpartitions[slot]
         while self._offset < self._total:
             builder = buffers.builders[slot]
@@ -201,18 +209,40 @@ class SpanningWrite:
             if not segments:
                 return False
             count = len(segments)
-            run = LentBuffers(cursor.take(count * size), size, segments, pool, slot)
             self._opened_at = self._offset + (count - 1) * size
             self._offset += count * size
-            if self._lent is not None:
-                self._lent.append(run)
-            counters.buffers += count
-            counters.bytes += count * size
-            counters.slots[slot] += count * size
-            counters.flushes_full += count
-            subpartition.add_run(run)
-            buffers.count_unsent(count)
+            self._queue(cursor.take(count * size), size, segments)
         return True
+
+    def _lend_runs(self, runs: FramedRuns) -> bool:
+        """Queues full buffers, each with a run, without copying. Returns whether there was a segment for one."""
+        pool = self._buffers.partition.pool
+        records = runs.records_in(pool.segment_size_bytes)
+        segments = self._buffers.acquire_many(self._slot, min(runs.left // records, SEND_BUFFERS))
+        if segments:
+            self._queue(*runs.lend(len(segments), records), segments)
+        return bool(segments)
+
+    def _queue(self, pieces: tuple[memoryview, ...], size: int, segments: list[Segment]) -> None:
+        """Queues a lent buffer of `size` bytes for each segment."""
+        buffers, slot = self._buffers, self._slot
+        run = LentBuffers(pieces, size, segments, buffers.partition.pool, slot)
+        if self._lent is not None:
+            self._lent.append(run)
+        count = len(segments)
+        counters = buffers.partition.counters
+        counters.buffers += count
+        counters.bytes += count * size
+        counters.slots[slot] += count * size
+        counters.flushes_full += count
+        buffers.partition.subpartitions[slot].add_run(run)
+        buffers.count_unsent(count)
+
+    def _fills_buffers(self, runs: FramedRuns) -> bool:
+        """Whether a run fills a segment: there are records enough, and the consumer wants no smaller buffers."""
+        partition = self._buffers.partition
+        size = partition.pool.segment_size_bytes
+        return 2 <= runs.records_in(size) <= runs.left and partition.subpartitions[self._slot].buffer_size >= size
 
     def _unit_left(self, offset: int) -> int:
         """Framed bytes from `offset` to the end of its unit."""

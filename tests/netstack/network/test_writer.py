@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from record_streams import split_stream
 from trio.testing import MockClock
 
 from netstack.base.errors import ConfigError, ConsumerLost, LocalProtocolError, PoolDestroyed, RecordError
@@ -185,6 +186,18 @@ async def test_lent_memory_is_waited_for_a_moment_and_then_copied(autojump_clock
     array[:] = 0
     stage.writer.close()
     assert stage.read() == frame(b"\1" * 20_000) * 2
+
+
+async def test_a_long_array_of_short_records_is_lent_too(autojump_clock: MockClock) -> None:
+    stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None)
+    rows = np.arange(10_000).view(np.uint8).reshape(-1, 8)
+    expected = rows.tobytes()
+    start = trio.current_time()
+    await stage.writer.emit_batch(rows)
+    assert trio.current_time() - start == pytest.approx(LEND_GRACE_S)
+    rows[:] = 0
+    stage.writer.close()
+    assert b"".join(split_stream(stage.read())) == expected
 
 
 async def test_lent_memory_that_was_sent_is_not_waited_for(autojump_clock: MockClock) -> None:

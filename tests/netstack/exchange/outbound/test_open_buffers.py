@@ -199,6 +199,13 @@ def test_arrays_fill_buffers_to_the_size() -> None:
     assert buffers(stage) == [20] * 7 + [4]
 
 
+def test_arrays_that_would_be_lent_fill_buffers_to_the_size() -> None:
+    stage = kept_small(20)
+    for _, _, write in stage.writer.batches.plan_batch(np.zeros((40, 8), np.uint8), []):
+        assert write.advance()
+    assert buffers(stage) == [20] * 24
+
+
 @pytest.mark.parametrize(
     ("record_bytes", "size_bytes", "expected"),
     [
