@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.machinery import ExtensionFileLoader
@@ -21,6 +22,7 @@ from netstack.exchange.record.deserializer import RecordDeserializer
 from netstack.exchange.record.formats import RecordFormat, format_named
 from netstack.exchange.record.framing import LENGTH, RUN, RUN_FLAG, frame
 from netstack.exchange.record.spill import SpillDirectory
+from netstack.exchange.record.stream_records import StreamRecords
 
 PACKAGE = Path(build.__file__).parents[1]
 NAME = "netstack.exchange.record.fast_path"
@@ -38,12 +40,13 @@ def loaded(path: Path, loader: Any = None) -> ModuleType:
 
 
 PYTHON = loaded(PACKAGE / "exchange" / "record" / "fast_path.py")
-MACHINE_CODE = compiled.compiled_folder(PACKAGE) / f"{NAME}.so"
+INSTRUMENTED = os.environ.get("NETSTACK_TEST_FAST_PATH")  # by `test_sanitizer`
+MACHINE_CODE = Path(INSTRUMENTED or compiled.compiled_folder(PACKAGE) / f"{NAME}.so")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def machine() -> ModuleType:
-    if compiled.current_manifest(PACKAGE)[0] is None:
+    if INSTRUMENTED is None and compiled.current_manifest(PACKAGE)[0] is None:
         pytest.skip("needs the compiled data path: make compiled")
     return loaded(MACHINE_CODE, ExtensionFileLoader(NAME, str(MACHINE_CODE)))
 
@@ -203,11 +206,12 @@ def test_what_cannot_be_is_refused(machine: ModuleType) -> None:
         (TypeError, machine.emitter, ([], 1, 0, None, None, [], None, None)),
         (TypeError, emit, ()),
         (TypeError, emit, (1, 2)),
-        (ValueError, machine.split_cells, (b"abcd", 5, 9, "bytes", [])),
-        (ValueError, machine.split_cells, (b"abcd", -1, 9, "bytes", [])),
+        (ValueError, machine.split_cells, (b"abcd", 5, 9, "bytes", [], 0)),
+        (ValueError, machine.split_cells, (b"abcd", -1, 9, "bytes", [], 0)),
+        (ValueError, machine.split_cells, (b"abcd", 0, 9, "bytes", [], -1)),
         (ValueError, machine.split_run, (b"abcd", 0, 0, "bytes", [])),
-        (ValueError, machine.split_cells, (released, 0, 9, "bytes", [])),
-        (TypeError, machine.split_cells, (b"abcd", 0, 9, "bytes", ())),
+        (ValueError, machine.split_cells, (released, 0, 9, "bytes", [], 0)),
+        (TypeError, machine.split_cells, (b"abcd", 0, 9, "bytes", (), 0)),
     ]:
         with pytest.raises(error):
             call(*arguments)
@@ -306,6 +310,27 @@ def test_known_formats_are_read_as_any_other(kind: str, stream: bytes, cuts: lis
     assert repr(known) == repr(fed(Unknown(format), stream, cuts, most_bytes))
 
 
+headed = st.lists(
+    st.tuples(
+        st.sampled_from([b"\0", b"\0", b"\0", b"\0", b"\1", b""]),
+        st.sampled_from([8, 8, 8, 7]),
+        st.sampled_from([0, 1, 8, 8, 30]),
+        st.sampled_from([b"a", b"\xff"]),
+        st.integers(1, 40),
+    ).map(lambda cell: frame(cell[0] + bytes(cell[1]) + cell[3] * cell[2]) * cell[4]),
+    max_size=5,
+).map(b"".join)
+
+
+@given(st.sampled_from(KINDS), headed, st.lists(st.integers(0, 900), max_size=5), st.sampled_from([8, 29, 2000]))
+def test_records_behind_flinks_heads_are_read_as_any_other(
+    kind: str, stream: bytes, cuts: list[int], most_bytes: int
+) -> None:
+    format = format_named(kind)
+    known = fed(StreamRecords(format), stream, cuts, most_bytes)
+    assert repr(known) == repr(fed(StreamRecords(Unknown(format)), stream, cuts, most_bytes))
+
+
 framed = st.lists(st.binary(max_size=8).map(frame), max_size=6).map(b"".join)
 damaged = st.tuples(st.one_of(framed, st.binary(max_size=60)), st.integers(1, 60)).map(lambda cut: cut[0][: cut[1]])
 
@@ -315,27 +340,31 @@ damaged = st.tuples(st.one_of(framed, st.binary(max_size=60)), st.integers(1, 60
     damaged,
     st.sampled_from([0, 0, 0, 1, 7]),
     st.one_of(st.integers(1, 9), st.just(2**31 - 1)),
+    st.sampled_from([0, 1, 3, 2**62]),
 )
 def test_no_bytes_make_splitting_leave_the_memory(
-    machine: ModuleType, kind: str, data: bytes, position: int, most_bytes: int
+    machine: ModuleType, kind: str, data: bytes, position: int, most_bytes: int, head_bytes: int
 ) -> None:
     position = min(position, len(data))
-    for split in (machine.split_cells, machine.split_run):
+    for split, heads, more in ((machine.split_cells, 4 + head_bytes, (head_bytes,)), (machine.split_run, 0, ())):
         actual: list[Any] = []
-        end = split(data, position, most_bytes, kind, actual)
+        end = split(data, position, most_bytes, kind, actual, *more)
         assert position <= end <= len(data)
         encoded = [] if not kind else [format_named(kind).encode(record) for record in actual]
-        heads = 4 if split is machine.split_cells else 0
         assert sum(map(len, encoded)) + heads * len(actual) == end - position
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_that_is_cut_anywhere_stays_in_the_memory(machine: ModuleType, kind: str) -> None:
-    for split, most_bytes, cell in ((machine.split_cells, 9, frame(b"12345678")), (machine.split_run, 8, b"12345678")):
+    for split, most_bytes, cell, more in (
+        (machine.split_cells, 9, frame(b"12345678"), (0,)),
+        (machine.split_cells, 9, frame(b"\x0012345678"), (1,)),
+        (machine.split_run, 8, b"12345678", ()),
+    ):
         for size in range(3 * len(cell) + 1):
             actual: list[Any] = []
             whole = size // len(cell)
-            assert split((cell * 3)[:size], 0, most_bytes, kind, actual) == whole * len(cell)
+            assert split((cell * 3)[:size], 0, most_bytes, kind, actual, *more) == whole * len(cell)
             assert len(actual) == whole
 
 
@@ -584,7 +613,7 @@ def test_nothing_is_left_behind(machine: ModuleType) -> None:
             outcome(writer.emit, number)
         outcome(next, source.iterator.__anext__())
         for kind in KINDS:
-            machine.split_cells(b"\0\0\0\x08" * 20, 0, 8, kind, [])
+            machine.split_cells(b"\0\0\0\x08" * 20, 0, 8, kind, [], 0)
 
     def objects() -> int:
         gc.collect()

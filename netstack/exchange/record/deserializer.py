@@ -32,6 +32,7 @@ from .framing import (
     head_of,
     template,
 )
+from .stream_records import HEAD_BYTES, StreamRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +88,7 @@ class RecordDeserializer:
         "_gathered",
         "_have",
         "_head",
+        "_head_bytes",
         "_kind",
         "_left",
         "_max_record_bytes",
@@ -113,7 +115,8 @@ class RecordDeserializer:
         self._decode_list: Callable[[list[bytes]], list[Any]] | None = getattr(format, "decode_list", None)
         self._decode_many = format.decode_many
         self._decode_owned: Callable[[memoryview], Any] | None = getattr(format, "decode_owned", None)
-        self._kind = kind_of(format)
+        self._head_bytes = HEAD_BYTES if isinstance(format, StreamRecords) else 0
+        self._kind = kind_of(format.values if isinstance(format, StreamRecords) else format)
         self._spill = spill
         self._spill_threshold_bytes = spill_threshold_bytes
         self._max_record_bytes = max_record_bytes
@@ -163,7 +166,9 @@ class RecordDeserializer:
                     continue
                 if not self._head:
                     if self._kind and split_cells is not None:
-                        position = split_cells(memory, position, self._max_record_bytes, self._kind, elements)
+                        position = split_cells(
+                            memory, position, self._max_record_bytes, self._kind, elements, self._head_bytes
+                        )
                     position = self._read_uniform(memory, position, elements)
                     if self._decode_list is None:
                         position = self._read_each(memory, position, elements)
@@ -318,7 +323,7 @@ class RecordDeserializer:
         unpack = LENGTH.unpack_from
         payloads: list[bytes] = []
         if split_cells is not None:
-            position = split_cells(data, position, limit, "bytes", payloads)
+            position = split_cells(data, position, limit, "bytes", payloads, 0)
         while position <= last_prefix:
             (length,) = unpack(data, position)
             start = position + PREFIX_BYTES
@@ -388,7 +393,7 @@ class RecordDeserializer:
     def _read_rows(self, payloads: memoryview, count: int, elements: list[Any]) -> None:
         """Decodes the complete records of a run."""
         width = self._width
-        if self._kind and split_run is not None:
+        if self._kind and split_run is not None and not self._head_bytes:
             start = split_run(payloads, 0, width, self._kind, elements)
             if start == len(payloads):
                 return

@@ -810,8 +810,9 @@ static PyObject *
 split(PyObject *args, int is_run)
 {
     PyObject *memory, *name, *elements;
-    Py_ssize_t position, most;
-    if (!PyArg_ParseTuple(args, "OnnUO!:split", &memory, &position, &most, &name, &PyList_Type, &elements)) {
+    Py_ssize_t position, most, head = 0;
+    const char *format = is_run ? "OnnUO!:split_run" : "OnnUO!n:split_cells";
+    if (!PyArg_ParseTuple(args, format, &memory, &position, &most, &name, &PyList_Type, &elements, &head)) {
         return NULL;
     }
     int kind = kind_named(name);
@@ -822,7 +823,7 @@ split(PyObject *args, int is_run)
     if (PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    if (position < 0 || position > view.len || most < is_run) {
+    if (position < 0 || position > view.len || most < is_run || head < 0) {
         PyErr_SetString(PyExc_ValueError, "position or length out of range");
         PyBuffer_Release(&view);
         return NULL;
@@ -835,8 +836,9 @@ split(PyObject *args, int is_run)
     } else {
         while (view.len - position >= PREFIX_BYTES) {
             Py_ssize_t size = load_length(start + position);
-            if (size > most || size > view.len - position - PREFIX_BYTES ||
-                !append_record(elements, kind, start + position + PREFIX_BYTES, size)) {
+            const unsigned char *payload = start + position + PREFIX_BYTES;
+            if (size > most || size > view.len - position - PREFIX_BYTES || size < head || (head && payload[0]) ||
+                !append_record(elements, kind, payload + head, size - head)) {
                 break;
             }
             position += PREFIX_BYTES + size;

@@ -21,10 +21,11 @@ T = TypeVar("T")
 RUN_LIMIT_BYTES: Final = 1024
 """Longer records are copied at once: joining them saves little, and would keep much memory alive."""
 
-split_cells: Callable[[bytes | memoryview, int, int, str, list[Any]], int] | None = None
-"""Only compiled: `split_cells(memory, position, most_bytes, kind, elements)` appends the records of the cells from
-`position` on, each of at most `most_bytes`, and returns where it stopped: at the end, at a partial cell, at the head of
-a run, or at a record that does not fit its kind. In Python array operations are faster (`deserializer`)."""
+split_cells: Callable[[bytes | memoryview, int, int, str, list[Any], int], int] | None = None
+"""Only compiled: `split_cells(memory, position, most_bytes, kind, elements, head_bytes)` appends the records of the
+cells from `position` on, each of at most `most_bytes` and without its first `head_bytes`, of which the first must be 0
+(`stream_records`). It returns where it stopped: at the end, at a partial cell, at the head of a run, or at a record
+that does not fit its kind. In Python array operations are faster (`deserializer`)."""
 
 split_run: Callable[[bytes | memoryview, int, int, str, list[Any]], int] | None = None
 """Only compiled: `split_run(memory, position, width, kind, elements)` does the same for the payloads of a run, as many

@@ -25,7 +25,11 @@ _TAG: Final = HEAD[0]
 
 @final
 class StreamRecords(RecordFormat):
-    """Values of another format, each behind a head."""
+    """Values of another format, each behind a head.
+
+    Attributes:
+        values: the format of the values.
+    """
 
     def __init__(self, values: RecordFormat) -> None:
         """Takes the format of the values."""
@@ -33,24 +37,24 @@ class StreamRecords(RecordFormat):
         self.numpy_dtype = values.numpy_dtype
         if values.fixed_width_bytes is not None:
             self.fixed_width_bytes = HEAD_BYTES + values.fixed_width_bytes
-        self._values = values
+        self.values = values
         self._decode_owned = cast(Any, getattr(values, "decode_owned", values.decode))
 
     def encode(self, record: Any) -> bytes:
         """Encodes the head and the value."""
-        return b"".join((HEAD, self._values.encode(record)))
+        return b"".join((HEAD, self.values.encode(record)))
 
     def encode_pieces(self, record: Any) -> list[Encoded]:
         """Encodes the head, then the pieces of the value."""
-        return [HEAD, *self._values.encode_pieces(record)]
+        return [HEAD, *self.values.encode_pieces(record)]
 
     def decode(self, view: memoryview) -> Any:
         """Decodes the value."""
-        return self._values.decode(_behind_head(view))
+        return self.values.decode(_behind_head(view))
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
         """Decodes the value in every row."""
-        return self._values.decode_many(without_heads(rows))
+        return self.values.decode_many(without_heads(rows))
 
     def decode_owned(self, view: memoryview) -> Any:
         """Decodes the value, which may keep the memory if its format supports that."""
