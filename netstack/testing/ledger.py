@@ -289,12 +289,16 @@ def _check_queue(subpartition: ResultSubpartition) -> None:
     """Checks that priority events form a prefix, only the last element is unfinished, and the counts are correct."""
     queue = subpartition._queue
     first = subpartition._priority_count
-    data = 0
+    data = events = 0
     for index, element in enumerate(queue):
         assert element.data_type.has_priority == (index < first), f"subpartition {subpartition.index}: element {index}"
         assert element.is_finished or index == len(queue) - 1, f"subpartition {subpartition.index}: unfinished {index}"
-        data += element.is_data
-    assert data == subpartition._data_buffers, f"subpartition {subpartition.index}: {data} data buffers"
+        if element.is_data:
+            data += element.buffers
+        else:
+            events += 1
+    counts = data, events
+    assert counts == (subpartition._data_buffers, subpartition._events), f"subpartition {subpartition.index}: {counts}"
 
 
 def _check_line(sending: SendingChannel) -> None:
