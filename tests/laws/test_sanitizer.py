@@ -15,6 +15,7 @@ from netstack.base import build
 
 SOURCE = Path(build.__file__).parents[1] / "exchange" / "record" / "fast_path.c"
 LAWS = Path(__file__).with_name("test_fast_path.py")
+INCLUDE = sysconfig.get_paths()["include"]
 FLAGS = ("-shared", "-fPIC", "-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
 
 pytestmark = [pytest.mark.long, pytest.mark.whole]
@@ -25,6 +26,8 @@ def sanitizer() -> str:
     """The library that has to be loaded before all others."""
     if sys.platform != "linux" or shutil.which("gcc") is None:
         pytest.skip("needs Linux and gcc")
+    if not Path(INCLUDE, "Python.h").exists():
+        pytest.skip("needs Python's headers: apt-get install python3-dev")
     printed = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     library = printed.stdout.strip()
     if not Path(library).is_absolute():
@@ -36,8 +39,7 @@ def laws_with(source: str, sanitizer: str, folder: Path, *arguments: str) -> tup
     """Runs the laws with this source, compiled with the sanitizer; returns the exit code and the output."""
     written, library = folder / "fast_path.c", folder / "fast_path.so"
     written.write_text(source)
-    include = sysconfig.get_paths()["include"]
-    subprocess.run(["gcc", *FLAGS, f"-I{include}", str(written), "-o", str(library)], check=True)
+    subprocess.run(["gcc", *FLAGS, f"-I{INCLUDE}", str(written), "-o", str(library)], check=True)
     environment = os.environ | {
         "LD_PRELOAD": sanitizer,
         "ASAN_OPTIONS": f"detect_leaks=0:log_path={folder}/report",  # Python itself keeps memory at its end

@@ -43,10 +43,10 @@ class LentBuffers:
         "_size_bytes",
         "_subpartition",
         "buffers",
-        "data_type",
         "is_returned",
         "on_returned",
     )
+    data_type = _DATA
     is_data = True
     is_finished = True
 
@@ -67,7 +67,6 @@ class LentBuffers:
             pool: to which the segments return.
             subpartition: to which the segments are charged.
         """
-        self.data_type = _DATA
         self.buffers = len(segments)
         self.is_returned = False
         self.on_returned: Callable[[], None] | None = None
@@ -105,7 +104,7 @@ class LentBuffers:
 
     def snapshot(self) -> bytes:
         """A copy of the bytes in the queue."""
-        return b"".join(self._cursor.left()) if self.buffers else b""
+        return b"".join(self._cursor.rest()) if self.buffers else b""
 
     def detach(self) -> bool:
         """Copies the bytes in the queue into the reserved segments.
@@ -211,8 +210,8 @@ class PieceCursor:
         self._left = left
         return tuple(taken)
 
-    def left(self) -> list[memoryview]:
-        """All that is left, which stays."""
+    def rest(self) -> list[memoryview]:
+        """All remaining bytes; they are not taken."""
         pieces = [self._left, *(memoryview(piece) for piece in self._pieces)]
         self._left = _EMPTY
         self._pieces = iter(pieces)

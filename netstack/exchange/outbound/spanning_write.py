@@ -64,6 +64,8 @@ class SpanningWrite:
     ) -> None:
         """Takes a source or runs, whose bytes are copied, or a cursor, whose pieces are queued without copying.
 
+        With `lends` runs that fill a buffer are queued without copying too.
+
         Args:
             buffers: the open buffers to fill.
             slot: the slot to write to.
@@ -92,7 +94,7 @@ class SpanningWrite:
 
     def advance(self) -> bool:
         """Continues while buffers are available. Returns whether it is complete."""
-        return self._lend() if self._cursor is not None else self._copy()
+        return self._lend() if self._cursor is not None else self._fill()
 
     @property
     def has_taken_buffer(self) -> bool:
@@ -130,7 +132,8 @@ class SpanningWrite:
         assert self._cursor is not None
         return b"".join(self._cursor.take(missing))
 
-    def _copy(self) -> bool:
+    def _fill(self) -> bool:
+        """Copies the bytes into open buffers; lends runs that fill a buffer if it may (`lends`)."""
         buffers, slot, source, runs = self._buffers, self._slot, self._source, self._runs
         builders = buffers.builders
         offset, total = self._offset, self._total
