@@ -297,8 +297,8 @@ def _check_queue(subpartition: ResultSubpartition) -> None:
             data += element.buffers
         else:
             events += 1
-    counts = data, events
-    assert counts == (subpartition._data_buffers, subpartition._events), f"subpartition {subpartition.index}: {counts}"
+    assert data == subpartition._data_buffers, f"subpartition {subpartition.index}: {data} data buffers"
+    assert events == subpartition._events, f"subpartition {subpartition.index}: {events} events"
 
 
 def _check_line(sending: SendingChannel) -> None:

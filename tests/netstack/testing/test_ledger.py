@@ -105,6 +105,7 @@ DAMAGES: list[tuple[Callable[[Stage], object], str]] = [
     (leave_line, "has something to read and is not in line"),
     (lambda stage: setattr(stage.channel, "_priority_count", 1), "channel 0 .*: element 0"),
     (lambda stage: setattr(stage.partition.subpartitions[0], "_data_buffers", 0), "subpartition 0: . data buffers"),
+    (lambda stage: setattr(stage.partition.subpartitions[0], "_events", 3), "subpartition 0: . events"),
     (leave_sending_line, "has something to send, 1 credits, and is not in line"),
     (stand_in_the_wrong_line, "has a priority event and stands in the ordinary line"),
 ]
