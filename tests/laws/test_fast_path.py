@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from netstack.base import build, compiled
 from netstack.base.errors import RecordError
@@ -220,6 +220,7 @@ def test_what_cannot_be_is_refused(machine: ModuleType) -> None:
 # Records into memory.
 
 
+@example("bytes", [(None, 4)], 4, 100, False)
 @given(
     st.sampled_from(["", *KINDS]),
     st.lists(st.tuples(records, st.integers(0, 4)), max_size=40),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from netstack.base.events import CheckpointBarrier, DataType, EndOfData, data_type_of, encode_event
 from netstack.base.ids import ChannelDescriptor, PartitionId
@@ -201,6 +201,13 @@ class Producer:
         return self._sequence[channel] - 1
 
 
+@example(
+    # A run whose first buffer is exclusive and whose others are floating, with a waiting channel.
+    [[("full", 4, 3), *in_bulk, ("short", 1), ("full", 1, 0), ("read", 1000), ("consume", 9)]],
+    False,
+    False,
+    False,
+)
 @settings(max_examples=5 * settings.default.max_examples)
 @given(
     st.lists(st.one_of(steps.map(lambda step: [step]), interrupted()), min_size=2, max_size=15),

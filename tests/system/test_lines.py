@@ -79,7 +79,7 @@ def test_what_is_cut_and_healed_passes_again(hosts: Hosts) -> None:
 
 def test_default_buffers_fill_a_long_line() -> None:
     cell = LineCell(SHAPE, RunSpec(seconds=8.0, warmup_s=2.6, emit="batch", record_bytes=1024))
-    with real_line(SHAPE) as run:
+    with real_line(SHAPE) as (run, _):
         result: Any = run(cell)
     assert "error" not in result, json.dumps(result)
     assert result["delivered"] is True

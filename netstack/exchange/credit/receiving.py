@@ -36,20 +36,20 @@ announcement before the record is delivered would wake the producer first, and d
 class LandedBuffers(Buffer):
     """A run of data buffers that landed in their reader's memory: one element of the queue, and one to read.
 
-    Each of them occupies a segment, which stands for its credit; all return together.
+    Each of them occupies a segment, which stands for its credit; all return together, in the order of arrival.
     """
 
-    __slots__ = ("_manager", "exclusive", "floating")
+    __slots__ = ("_manager", "floating", "segments")
 
     def __init__(self, memory: memoryview, manager: BufferManager) -> None:
         """Starts without segments: whoever makes it adds one for each buffer, and sets `buffers`."""
         super().__init__(memory, len(memory), DataType.DATA, manager)
         self._manager = manager
-        self.exclusive: list[Segment] = []
-        self.floating: list[Segment] = []
+        self.segments: list[Segment] = []
+        self.floating: list[bool] = []
 
     def _reclaim(self) -> None:
-        self._manager.reclaim_landed(self.floating, self.exclusive)
+        self._manager.reclaim_landed(self.segments, self.floating)
 
 
 @final
@@ -307,12 +307,21 @@ class BufferManager:
         else:
             self._announce(1)
 
-    def reclaim_landed(self, floating: list[Segment], exclusive: list[Segment]) -> None:
-        """Takes the segments of a consumed run: as `reclaim` of one after the other, with one announcement."""
+    def reclaim_landed(self, segments: list[Segment], floating: list[bool]) -> None:
+        """Takes the segments of a consumed run: as `reclaim` of one after the other, with fewer announcements."""
         gained = 0
-        for segment in floating:
+        for segment, is_floating in zip(segments, floating, strict=True):
             free = len(self.exclusive) + len(self.floating)
-            if self._is_waiting and free + 1 < self.required and not self.is_released and self._pool.is_next(self):
+            if not is_floating:
+                if self.is_released:
+                    self._network.recycle_unpooled([segment])
+                    continue
+                self.exclusive.append(segment)
+                if not self.floating or free < self.required:
+                    gained += 1
+                    continue
+                segment = self.floating.pop()
+            elif self._is_waiting and free + 1 < self.required and not self.is_released and self._pool.is_next(self):
                 self.floating.append(segment)
                 gained += 1
                 continue
@@ -320,19 +329,6 @@ class BufferManager:
                 self._announce(gained)
                 gained = 0
             self._pool.recycle(segment)
-        if self.is_released:
-            self._network.recycle_unpooled(exclusive)
-            return
-        for segment in exclusive:
-            if not self.floating or len(self.exclusive) + len(self.floating) + 1 <= self.required:
-                self.exclusive.append(segment)
-                gained += 1
-                continue
-            if gained:
-                self._announce(gained)
-                gained = 0
-            self.exclusive.append(segment)
-            self._pool.recycle(self.floating.pop())
         if gained:
             self._announce(gained)
 

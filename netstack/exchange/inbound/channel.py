@@ -206,14 +206,16 @@ class RemoteInputChannel:
         if manager.queue is NO_QUEUE:
             manager.queue = deque()
         for backlog in backlogs:
-            if manager.floating:
-                run.floating.append(manager.floating.pop())
+            is_floating = bool(manager.floating)
+            if is_floating:
+                run.segments.append(manager.floating.pop())
             elif manager.exclusive:
-                run.exclusive.append(manager.exclusive.pop())
+                run.segments.append(manager.exclusive.pop())
             else:
                 break
+            run.floating.append(is_floating)
             manager.on_data(backlog, each)
-        count = run.buffers = len(run.floating) + len(run.exclusive)
+        count = run.buffers = len(run.segments)
         following = self._expected_sequence = (sequence + count) & 0xFFFFFFFF
         self._buffers += count
         if count < len(backlogs):

@@ -996,10 +996,13 @@ framed_cells(PyObject *Py_UNUSED(module), PyObject *args)
         goto done;
     }
     int written = 1;
-    for (Py_ssize_t index = 0; index < count && written > 0; index++) {
+    for (Py_ssize_t index = 0; index < count && written >= 0; index++) {
         Py_ssize_t slot = slot_of(slots, index, channels);
         if (slot < 0) {
             goto done;
+        }
+        if (!written) {
+            continue; /* a record is not plain, but a wrong slot is still an error */
         }
         if (!places[slot]) {
             Share *share = &shares[used];

@@ -293,7 +293,12 @@ def framed_cells(
         ValueError: a slot out of range, or not one for each record.
     """
     plain = _PLAIN.get(kind)
-    if plain is None or not {plain}.issuperset(map(type, records)):
+    if plain is None:
+        return None
+    used = {slots} if isinstance(slots, int) else {*slots}
+    if records and not 0 <= min(used) <= max(used) < channels:
+        raise ValueError(f"slots {sorted(used)} of {channels}")
+    if not {plain}.issuperset(map(type, records)):
         return None
     try:
         if plain is str:
@@ -311,8 +316,6 @@ def framed_cells(
             group = groups[slot] = []
         group.append(prefix_of(payload))
         group.append(payload)
-    if groups and not 0 <= min(groups) <= max(groups) < channels:
-        raise ValueError(f"slots {sorted(groups)} of {channels}")
     return [(slot, len(group) // 2, b"".join(group)) for slot, group in groups.items()]
 
 
