@@ -161,8 +161,8 @@ class RecordWriter(Generic[T]):
         emitted alone. The records are encoded as runs, so a buffer is filled by one copy.
 
         Args:
-            batch: lent until the call returns; the caller may change it afterwards. Large records are sent directly
-                from its memory.
+            batch: lent until the call returns; the caller may change it afterwards. Large records, and many small ones,
+                are sent directly from its memory.
 
         Raises:
             RecordError: it is not a batch of fixed-width records.

@@ -15,7 +15,14 @@ import numpy.typing as npt
 from ...base.errors import RecordError
 from ..buffer.lent import LentBuffers, PieceCursor
 from ..record.fast_path import write_shares
-from ..record.framing import PREFIX_BYTES, FramedBatch, check_record_bytes, framed_whole, template
+from ..record.framing import (
+    PREFIX_BYTES,
+    FramedBatch,
+    check_record_bytes,
+    framed_whole,
+    head_of,
+    template,
+)
 from ..record.runs import FramedRuns
 from ..record.stream_records import with_heads
 from .shares import Shares
@@ -29,6 +36,10 @@ if TYPE_CHECKING:
 LENT_BUFFERS: Final = 8
 """Small records of an array that fills so many buffers are sent from its own memory; copying fewer is faster than
 waiting until they were sent."""
+
+LENT_RUN_BUFFERS: Final = 32
+"""Buffers that the longest run of small records fills if they are sent from their own memory. A writer must complete a
+run that it has begun, and copies the rest of one that is cancelled."""
 
 LEND_BYTES: Final = 8 * 1024
 """Records of at least this size are sent without being copied into a buffer first."""
@@ -106,7 +117,7 @@ class BatchPlanner:
             return
         if self._fixed_slot is not None:
             self._buffers.switch(self._fixed_slot)
-            yield self._fixed_slot, count, self._write_of_rows(self._fixed_slot, rows, lent)
+            yield from self._plan_rows(self._fixed_slot, rows, lent)
             return
         self._buffers.switch(0)
         selector = self._selector
@@ -119,19 +130,18 @@ class BatchPlanner:
                     runs = FramedRuns(rows, step, channels)
                     yield slot, runs.left, self._write_of_runs(slot, runs)
                     continue
-                part = np.ascontiguousarray(rows[step::channels])
-                yield slot, len(part), self._write_of_rows(slot, part, None)
+                yield from self._plan_rows(slot, np.ascontiguousarray(rows[step::channels]), None)
             return
         chosen = selector.select_batch(array)
         if isinstance(chosen, int):
-            yield chosen, count, self._write_of_rows(chosen, rows, lent)
+            yield from self._plan_rows(chosen, rows, lent)
             return
         order = np.argsort(chosen, kind="stable")
         ends = np.cumsum(np.bincount(chosen, minlength=self._count))
         start = 0
         for slot, end in enumerate(ends.tolist()):
             if end > start:
-                yield slot, end - start, self._write_of_rows(slot, rows.take(order[start:end], 0), None)
+                yield from self._plan_rows(slot, rows.take(order[start:end], 0), None)
             start = end
 
     def is_scattered_batch(self, array: npt.NDArray[Any]) -> bool:
@@ -240,23 +250,47 @@ class BatchPlanner:
         """Whether records of this length are written as runs."""
         return self._partition.has_runs and 0 < record_bytes < LEND_BYTES
 
-    def _write_of_runs(
-        self, slot: int, runs: FramedRuns, lent: list[LentBuffers] | None = None, *, lends: bool = False
-    ) -> SpanningWrite:
-        return SpanningWrite(self._buffers, slot, 0, 0, None, None, lent, runs=runs, lends=lends)
+    def _write_of_runs(self, slot: int, runs: FramedRuns) -> SpanningWrite:
+        return SpanningWrite(self._buffers, slot, 0, 0, None, None, None, runs=runs)
 
-    def _write_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffers] | None) -> SpanningWrite:
-        if self._has_runs(rows.shape[1]):
-            fills_buffers = rows.nbytes >= LENT_BUFFERS * self._partition.pool.segment_size_bytes
-            lends = fills_buffers and self._partition.store is None and slot != self._count
-            return self._write_of_runs(slot, FramedRuns(rows), lent, lends=lends)
-        cell = rows.shape[1] + PREFIX_BYTES
+    def _plan_rows(
+        self, slot: int, rows: Rows, lent: list[LentBuffers] | None
+    ) -> Iterator[tuple[int, int, SpanningWrite]]:
+        """Yields (slot, records, write) of rows that all go to one slot.
+
+        Rows that were copied for this call (`lent` is None) belong to it; otherwise they belong to the caller.
+        """
+        buffers, width = self._buffers, rows.shape[1]
+        if self._has_runs(width):
+            most = max(1, LENT_RUN_BUFFERS * self._partition.pool.segment_size_bytes // width)
+            while self._lends_run(slot, rows):
+                part, rows = rows[:most], rows[most:]
+                head = head_of(len(part), width)
+                total = len(head) + part.nbytes
+                cursor = PieceCursor((head, part.reshape(-1).data))
+                whole = SpanningWrite(buffers, slot, total, total, None, cursor, lent, unit_records=len(part))
+                yield slot, len(part), whole
+            if len(rows):
+                yield slot, len(rows), self._write_of_runs(slot, FramedRuns(rows))
+            return
+        cell = width + PREFIX_BYTES
         total = len(rows) * cell
-        if rows.shape[1] >= self._lend_bytes and slot != self._count:
-            # Rows that were copied for this call (lent is None) belong to it; otherwise they belong to the caller.
-            cursor = PieceCursor(framed_rows(rows))
-            return SpanningWrite(self._buffers, slot, total, cell, None, cursor, lent)
-        return SpanningWrite(self._buffers, slot, total, cell, FramedBatch(rows).write, None, None)
+        if width >= self._lend_bytes and slot != self._count:
+            write = SpanningWrite(buffers, slot, total, cell, None, PieceCursor(framed_rows(rows)), lent)
+        else:
+            write = SpanningWrite(buffers, slot, total, cell, FramedBatch(rows).write, None, None)
+        yield slot, len(rows), write
+
+    def _lends_run(self, slot: int, rows: Rows) -> bool:
+        """Whether the next rows are sent from their own memory: many, for a consumer that wants full buffers."""
+        partition = self._partition
+        size = partition.pool.segment_size_bytes
+        return (
+            rows.nbytes >= LENT_BUFFERS * size
+            and partition.store is None
+            and slot != self._count
+            and partition.subpartitions[slot].buffer_size >= size
+        )
 
 
 def rows_by_channel(rows: Rows, channels: int) -> Rows:

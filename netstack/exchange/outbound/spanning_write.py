@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from ..buffer.builder import BufferBuilder
 from ..buffer.lent import LentBuffers, PieceCursor
-from ..buffer.segment import Segment
 from ..record.framing import LENGTH
 from ..record.runs import FramedRuns
 from .open_buffers import SEND_BUFFERS, OpenBuffers
@@ -36,7 +35,6 @@ class SpanningWrite:
         "_begun_at",
         "_buffers",
         "_cursor",
-        "_lends",
         "_lent",
         "_offset",
         "_opened_at",
@@ -60,11 +58,8 @@ class SpanningWrite:
         *,
         unit_records: int = 1,
         runs: FramedRuns | None = None,
-        lends: bool = False,
     ) -> None:
         """Takes a source or runs, whose bytes are copied, or a cursor, whose pieces are queued without copying.
-
-        With `lends` runs that fill a buffer are queued without copying too.
 
         Args:
             buffers: the open buffers to fill.
@@ -76,7 +71,6 @@ class SpanningWrite:
             lent: list for the buffers over memory that its owner needs back.
             unit_records: records in each unit; runs count their own.
             runs: instead of a source.
-            lends: whether runs that fill a buffer are queued without copying.
         """
         self._buffers = buffers
         self._slot = slot
@@ -84,7 +78,6 @@ class SpanningWrite:
         self._unit_bytes = unit_bytes
         self._unit_records = unit_records
         self._runs = runs
-        self._lends = lends
         self._source = source
         self._cursor = cursor
         self._lent = lent
@@ -94,7 +87,7 @@ class SpanningWrite:
 
     def advance(self) -> bool:
         """Continues while buffers are available. Returns whether it is complete."""
-        return self._lend() if self._cursor is not None else self._fill()
+        return self._lend() if self._cursor is not None else self._copy()
 
     @property
     def has_taken_buffer(self) -> bool:
@@ -132,8 +125,8 @@ class SpanningWrite:
         assert self._cursor is not None
         return b"".join(self._cursor.take(missing))
 
-    def _fill(self) -> bool:
-        """Copies the bytes into open buffers; lends runs that fill a buffer if it may (`lends`)."""
+    def _copy(self) -> bool:
+        """Copies the bytes into open buffers."""
         buffers, slot, source, runs = self._buffers, self._slot, self._source, self._runs
         builders = buffers.builders
         offset, total = self._offset, self._total
@@ -141,11 +134,6 @@ class SpanningWrite:
             builder = builders[slot]
             builder.settle()
             position = builder.position
-            if self._lends and not position and offset == total and runs is not None and self._fills_buffers(runs):
-                self._offset = offset
-                if not self._lend_runs(runs):
-                    return False
-                continue
             if runs is not None and offset == total and position < builder.capacity:
                 self._offset = self._begun_at = offset
                 self._total = total = offset + runs.begin(self._room_for_run(builder))
@@ -214,38 +202,17 @@ class SpanningWrite:
             count = len(segments)
             self._opened_at = self._offset + (count - 1) * size
             self._offset += count * size
-            self._queue(cursor.take(count * size), size, segments)
+            run = LentBuffers(cursor.take(count * size), size, segments, buffers.partition.pool, slot)
+            if self._lent is not None:
+                self._lent.append(run)
+            counters = buffers.partition.counters
+            counters.buffers += count
+            counters.bytes += count * size
+            counters.slots[slot] += count * size
+            counters.flushes_full += count
+            subpartition.add_run(run)
+            buffers.count_unsent(count)
         return True
-
-    def _lend_runs(self, runs: FramedRuns) -> bool:
-        """Queues full buffers, each with a run, without copying. Returns whether there was a segment for one."""
-        pool = self._buffers.partition.pool
-        records = runs.records_in(pool.segment_size_bytes)
-        segments = self._buffers.acquire_many(self._slot, min(runs.left // records, SEND_BUFFERS))
-        if segments:
-            self._queue(*runs.lend(len(segments), records), segments)
-        return bool(segments)
-
-    def _queue(self, pieces: tuple[memoryview, ...], size: int, segments: list[Segment]) -> None:
-        """Queues a lent buffer of `size` bytes for each segment."""
-        buffers, slot = self._buffers, self._slot
-        run = LentBuffers(pieces, size, segments, buffers.partition.pool, slot)
-        if self._lent is not None:
-            self._lent.append(run)
-        count = len(segments)
-        counters = buffers.partition.counters
-        counters.buffers += count
-        counters.bytes += count * size
-        counters.slots[slot] += count * size
-        counters.flushes_full += count
-        buffers.partition.subpartitions[slot].add_run(run)
-        buffers.count_unsent(count)
-
-    def _fills_buffers(self, runs: FramedRuns) -> bool:
-        """Whether a run fills a segment: there are records enough, and the consumer wants no smaller buffers."""
-        partition = self._buffers.partition
-        size = partition.pool.segment_size_bytes
-        return 2 <= runs.records_in(size) <= runs.left and partition.subpartitions[self._slot].buffer_size >= size
 
     def _unit_left(self, offset: int) -> int:
         """Framed bytes from `offset` to the end of its unit."""

@@ -71,29 +71,6 @@ class FramedRuns:
         self.left -= count
         return len(self._head) + count * self._width
 
-    def records_in(self, size_bytes: int) -> int:
-        """How many records a run of at most this size has; below 2 they are cells."""
-        return (size_bytes - RUN_HEAD_BYTES) // self._width
-
-    def lend(self, runs: int, records: int) -> tuple[tuple[memoryview, ...], int]:
-        """Begins several runs of `records` (2 or more) each, after the previous one is complete, without copying them.
-
-        Only for a batch of all rows.
-
-        Returns:
-            Their pieces, and the framed bytes of each run.
-        """
-        assert self._flat is not None
-        head, payload_bytes = memoryview(head_of(records, self._width)), records * self._width
-        at = self.begun * self._width
-        pieces: list[memoryview] = []
-        for start in range(at, at + runs * payload_bytes, payload_bytes):
-            pieces.append(head)
-            pieces.append(self._flat[start : start + payload_bytes])
-        self.begun += runs * records
-        self.left -= runs * records
-        return tuple(pieces), RUN_HEAD_BYTES + payload_bytes
-
     def write(self, out: memoryview) -> None:
         """Writes the next bytes of the run, which has at least `len(out)` left."""
         low = self._low
