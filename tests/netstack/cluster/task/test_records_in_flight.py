@@ -22,6 +22,8 @@ from netstack.schedule.checkpoint.storage import CheckpointStorage
 from netstack.schedule.graph.stream_builder import DataStream
 
 COUNT = 120
+MANY = 12_000
+"""Numbers of which arrays are sent from their own memory."""
 FLINK = NetworkConfig.flink(segment_size_bytes=1024, memory_bytes=4 << 20)
 
 
@@ -34,7 +36,8 @@ class Values(SlowNumbers):
     """Its numbers as records of some kind."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(COUNT, pause_s=0.0001, at_once=10)
+        is_long = kind == "long array"
+        super().__init__(MANY if is_long else COUNT, pause_s=0.0001, at_once=1_000 if is_long else 10)
         self.kind = kind
 
     async def read(self) -> Any:
@@ -42,7 +45,7 @@ class Values(SlowNumbers):
         if numbers is None:
             return None
         match self.kind:
-            case "array":
+            case "array" | "long array":
                 return np.array(numbers, np.int64)
             case "tuple":
                 return [(f"u{number % 7}", (number, float(number)), {"n": number}) for number in numbers]
@@ -146,6 +149,7 @@ async def restarted(before: StreamEnvironment, after: StreamEnvironment, folder:
 NUMBERS = [1_000_000 * source + number for source in range(2) for number in range(COUNT)]
 EXPECTED = {
     "array": NUMBERS,
+    "long array": [1_000_000 * source + number for source in range(2) for number in range(MANY)],
     "int": NUMBERS,
     "text": [str(number) for number in NUMBERS],
     "bytes": [b"%d" % number for number in NUMBERS],
@@ -161,6 +165,9 @@ EXPECTED = {
         ("array", "int64", "rebalance", KeepsArrays),
         ("array", "int64", "key_by", KeepsArrays),
         ("array", "int64", "custom", Keeps),
+        ("long array", "int64", "rebalance", KeepsArrays),
+        ("long array", "int64", "key_by", KeepsArrays),
+        ("long array", "int64", "custom", KeepsArrays),
         ("int", "float64", "rebalance", Keeps),
         ("text", "str", "custom", Keeps),
         ("bytes", "bytes", "rebalance", Keeps),
