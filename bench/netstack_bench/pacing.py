@@ -91,6 +91,11 @@ class Pacer:
         self.sent_records = 0
         self.stopped_ns = 0
 
+    @property
+    def is_early(self) -> bool:
+        """Whether no record is due yet."""
+        return self._wait_until_ns() > 0
+
     def next_span(self) -> int:
         """Waits until a record is due, then returns how many to send now; 0 when the run is over."""
         wait_ns = self._wait_until_ns()

@@ -23,6 +23,14 @@ def test_a_record_is_its_index_and_the_filler(size: int, first: int, count: int)
     assert made == [(first + at).to_bytes(8, "little") + filler(size) for at in range(count)]
 
 
+@given(sizes, st.integers(0, 99), st.lists(st.tuples(st.integers(0, 99), st.integers(1, 3)), max_size=5))
+def test_a_record_that_is_made_early_is_the_same(size: int, early: int, asked: list[tuple[int, int]]) -> None:
+    source, plain = Source(size, 50), Source(size, 50)
+    source.prepare(early)
+    for first, count in [*asked, (early, 1), (early, 2)]:
+        assert source.records(first, count) == plain.records(first, count)
+
+
 @given(sizes, st.integers(0, 2**40), st.integers(1, 50))
 def test_an_array_has_the_same_bytes(size: int, first: int, count: int) -> None:
     source = Source(size, 50)

@@ -37,6 +37,8 @@ from ..verifier import Taker
 from .netstack_blocking import consume_blocking, produce_blocking
 
 _Feed = Callable[..., None]  # as `Taker.feed`
+_STAMPED_RECORDS: Final = 4096  # at most, and as many bytes, read one by one and verified when the reader waits
+_STAMPED_BYTES: Final = 1024 * 1024
 TAKE_RECORDS: Final = 1024  # read one by one, then verified together, so that verification is not measured
 
 
@@ -138,7 +140,7 @@ async def take_all(spec: RunSpec, verifier: Taker, gate: InputGate) -> None:
     elif spec.emit == "batch" and spec.input_path is None:
         await _consume_arrays(spec, verifier, gate, throttle)
     elif spec.rate_per_s is not None or throttle is not None:
-        await _consume_stamped(verifier.feed, gate, throttle)
+        await _consume_stamped(spec, verifier.feed, gate, throttle)
     elif spec.read == "buffer":
         await _consume_buffers(verifier, gate)
     else:
@@ -154,7 +156,7 @@ async def _take_each(spec: RunSpec, verifier: Taker, gates: Sequence[InputGate])
             verifier.feed(channel, records, now_ns)
 
         if spec.rate_per_s is not None or rate is not None:
-            await _consume_stamped(feed, gate, None if rate is None else Throttle(rate))
+            await _consume_stamped(spec, feed, gate, None if rate is None else Throttle(rate))
         else:
             await _consume_records(feed, gate)
 
@@ -223,12 +225,33 @@ async def _feed_in_turn(throttle: Throttle, feed: Callable[[int, Any], None], ch
         feed(channel, part)
 
 
-async def _consume_stamped(feed: _Feed, gate: InputGate, throttle: Throttle | None) -> None:
-    reader = RecordReader(gate)
-    async for record in reader:
-        if throttle is not None:
-            await throttle.turn(1)
-        feed(reader.channel_index, (record,), clock_ns())
+async def _consume_stamped(spec: RunSpec, feed: _Feed, gate: InputGate, throttle: Throttle | None) -> None:
+    """Stamps each record; records are verified while the reader or a held-back consumer waits, not between two."""
+    reader = RecordReader[bytes](gate)
+    most = 1 if throttle is not None else max(1, min(_STAMPED_RECORDS, _STAMPED_BYTES // spec.record_bytes))
+    stamped: list[tuple[int, bytes, int]] = []
+
+    def verify() -> None:
+        for channel, record, now_ns in stamped:
+            feed(channel, (record,), now_ns)
+        stamped.clear()
+
+    while True:
+        try:
+            records = reader.next_records_nowait()
+        except trio.WouldBlock:
+            verify()
+            records = await reader.next_records()
+        if records is None:
+            break
+        channel = reader.channel_index
+        for record in records:
+            if throttle is not None:
+                await throttle.turn(1)
+            stamped.append((channel, record, clock_ns()))
+            if len(stamped) >= most:
+                verify()
+    verify()
 
 
 async def _consume_records(feed: _Feed, gate: InputGate) -> None:

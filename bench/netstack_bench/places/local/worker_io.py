@@ -221,8 +221,8 @@ class DueRecords:
         Returns:
             (index of the first, count) to send now, all of them; None when the run is over.
         """
-        assert self._pacer is not None, "begin comes first"
-        first = self._pacer.sent_records
+        first = self._prepare()
+        assert self._pacer is not None
         return self._sampled(first, self._pacer.next_span())
 
     async def next_span_async(self) -> tuple[int, int] | None:
@@ -230,14 +230,23 @@ class DueRecords:
 
         It is a checkpoint only if it waits. Cancellation: no records were returned.
         """
-        assert self._pacer is not None, "begin comes first"
-        first = self._pacer.sent_records
+        first = self._prepare()
+        assert self._pacer is not None
         return self._sampled(first, await self._pacer.next_span_async())
 
     def samples(self) -> tuple[Int64s, Int64s]:
         """(records, emit times); of rows the keys of lanes, because only the source has the lane of each."""
         indexes, times = self.sampler.samples()
         return (self.source.sample_keys(indexes) if isinstance(self.source, RowSource) else indexes), times
+
+    def _prepare(self) -> int:
+        """The index of the next record, which is made now if it is not due yet."""
+        assert self._pacer is not None, "begin comes first"
+        first = self._pacer.sent_records
+        is_paced = self.spec.rate_per_s is not None and self.spec.emit == "record"
+        if is_paced and isinstance(self.source, Source) and self._pacer.is_early:
+            self.source.prepare(first)
+        return first
 
     def _sampled(self, first: int, count: int) -> tuple[int, int] | None:
         if not count:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from netstack_bench import pacing
 from netstack_bench.generator import Source
 from netstack_bench.places.local import worker_io
 from netstack_bench.places.local.worker_io import ConsumerIo, Link, ProducerIo, SampledVerifier, verifier_of
@@ -110,6 +112,19 @@ def test_the_same_under_trio(runner: Runner, tmp_path: Path) -> None:
 
     assert trio.run(main) == [(0, 3)]
     assert len(io.sampler.samples()[0]) == 0, "at a rate, due times tell the latency"
+
+
+def test_a_record_is_made_before_it_is_due(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    now_ns = itertools.count(0, 100_000)
+    monkeypatch.setattr(pacing, "clock_ns", lambda: next(now_ns))
+    monkeypatch.setattr(pacing, "SPIN_NS", 1_000_000_000)
+    monkeypatch.setattr(Source, "prepare", lambda self, index: made.append(index))
+    io = ProducerIo(RunSpec(records=4, rate_per_s=50), runner.link, tmp_path)
+    runner.say("go", start_ns=0)
+    io.ready()
+    assert list(iter(io.next_span, None)) == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert made == [1, 2, 3], "the first is due at once, the others 20 ms apart"
 
 
 def test_rows_of_a_file_come_once_unless_a_length_is_given(runner: Runner, tmp_path: Path) -> None:
