@@ -15,14 +15,7 @@ import numpy.typing as npt
 from ...base.errors import RecordError
 from ..buffer.lent import LentBuffers, PieceCursor
 from ..record.fast_path import write_shares
-from ..record.framing import (
-    PREFIX_BYTES,
-    FramedBatch,
-    check_record_bytes,
-    framed_whole,
-    head_of,
-    template,
-)
+from ..record.framing import PREFIX_BYTES, FramedBatch, check_record_bytes, framed_whole, head_of, template
 from ..record.runs import FramedRuns
 from ..record.stream_records import with_heads
 from .shares import Shares
