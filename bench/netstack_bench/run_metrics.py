@@ -5,10 +5,10 @@
 - Counters (`..._total`) cover the whole run, the longest wait too. Waits per second (`..._ms_per_second`) cover the
   time between the start and the end of the side's work. Other gauges are means of samples: all queues are empty at the
   end.
-- Sampling takes at most one per cent of the time, and three thousandths in runs at a rate, whose latencies it would
-  affect. The timeline consists of the same samples.
+- Sampling takes at most one per cent of the loop's time. In runs at a rate it takes at most a thousandth, and samples
+  are rarer, because a record or two come late at each. The timeline consists of the same samples.
 - Samples are due at random moments, and a thread measures the time: the loop's own timers mostly fire together with
-  newly arrived data, so queues would look too long.
+  newly arrived data, so queues would look too long. The thread also reads what `/proc` says.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from .verifier import RecordVerifier
 PERIOD_S: Final = 0.1
 """Time between samples of gauges, as long as sampling is cheap."""
 
+_PERIOD_AT_RATE_S: Final = 0.4  # each sample makes a record or two late: at 1,000 a second less than one per cent
+
 _COST: Final = 0.01
-_COST_AT_RATE: Final = 0.003
+_COST_AT_RATE: Final = 0.001
 EARLY_NS: Final = 2_000_000  # a trio sleep ends up to a millisecond late, and the first record is due at the start
 _PER_SECOND: Final = "_ms_per_second"
 _MOST_SAMPLES: Final = 240  # of a timeline; a longer run repeatedly drops every second one
@@ -53,7 +55,7 @@ _WAITS: Final = {
 }
 
 _JITTER: Final = 0.1  # of the period: records may be paced by a divisor of it
-Pause: TypeAlias = Callable[[float], Awaitable[object]]
+Pause: TypeAlias = Callable[[float], Awaitable[dict[str, float]]]  # waits for seconds, returns `lost_s()` of its end
 _Seen: TypeAlias = tuple[float, dict[str, float], dict[str, float]]
 
 
@@ -63,7 +65,7 @@ class Observation:
 
     def __init__(self, manager: NetworkEnvironment, *, is_paced: bool = False) -> None:
         self._manager = manager
-        self._cost = _COST_AT_RATE if is_paced else _COST
+        self._period_s, self._cost = (_PERIOD_AT_RATE_S, _COST_AT_RATE) if is_paced else (PERIOD_S, _COST)
         self._sums: dict[str, float] = {}
         self._samples = 0
         self._began_s = manager.now()
@@ -74,16 +76,16 @@ class Observation:
 
     async def sample(self, pause: Pause) -> None:
         """Samples until cancelled, with `pause` before each: at the start the queues are empty."""
-        pause_s = PERIOD_S
+        pause_s = self._period_s
         while True:
-            await pause(pause_s)
+            lost = await pause(pause_s)
             began = time.thread_time()
             result = self._read()
             for name, value in result.items():
                 self._sums[name] = self._sums.get(name, 0.0) + value
             self._samples += 1
-            self._keep(result)
-            pause_s = max(PERIOD_S, (time.thread_time() - began) / self._cost)
+            self._keep(result, lost)
+            pause_s = max(self._period_s, (time.thread_time() - began) / self._cost)
 
     def stop(self) -> None:
         """Ends the measured time of waits; called when the side's work is done."""
@@ -120,10 +122,10 @@ class Observation:
         """
         return [_stretch(before, after) for before, after in itertools.pairwise(self._seen)]
 
-    def _keep(self, metrics: dict[str, float]) -> None:
+    def _keep(self, metrics: dict[str, float], lost: dict[str, float]) -> None:
         elapsed_s = self._manager.now() - self._began_s
         if elapsed_s - self._seen[-1][0] >= (self._every - 0.5) * PERIOD_S:
-            self._seen.append((elapsed_s, metrics, lost_s()))
+            self._seen.append((elapsed_s, metrics, lost))
         if len(self._seen) > _MOST_SAMPLES:
             self._seen = self._seen[::2]
             self._every *= 2
@@ -166,13 +168,18 @@ def _stretch(before: _Seen, after: _Seen) -> dict[str, float]:
     return sample
 
 
-async def pause_aside(seconds: float) -> None:
-    """Waits for about this long in a thread, independently of what wakes the loop.
+async def pause_aside(seconds: float) -> dict[str, float]:
+    """Waits for about this long in a thread, independently of what wakes the loop; returns what was lost until then.
 
     Cancellation: at once; the thread ends by itself.
     """
     length_s = seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
-    await trio.to_thread.run_sync(time.sleep, length_s, abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(_lost_after, length_s, abandon_on_cancel=True)
+
+
+def _lost_after(seconds: float) -> dict[str, float]:
+    time.sleep(seconds)
+    return lost_s()
 
 
 @asynccontextmanager
