@@ -26,7 +26,7 @@ INDEX_BYTES = 8
 MASK = (1 << 64) - 1
 # A span of single records is built at once and then emitted one by one: large enough that numpy and a task switch
 # (30 us) cost a few ns per record; small enough for the level-2 cache.
-_SPAN_RECORDS = 4096
+_SPAN_RECORDS = 16 * 1024
 _SPAN_BYTES = 256 * 1024
 _RAMP_RECORDS = 16 * 1024
 

@@ -187,7 +187,7 @@ class RecordReader(_Reader, Generic[T]):
         """
         with self._waiter.alone():
             await self._waiter.parking.checkpoint()
-        return list(self._decoded.elements) or await self._next_elements()
+        return list(self._decoded) or await self._next_elements()
 
     def next_records_nowait(self) -> list[T] | None:
         """Like `next_records`, if a buffer is ready.
@@ -196,7 +196,7 @@ class RecordReader(_Reader, Generic[T]):
             trio.WouldBlock: no buffer is ready.
             ChannelFailed, ...: as `__anext__`.
         """
-        if left := list(self._decoded.elements):
+        if left := list(self._decoded):
             return left
         if self._holds_buffer and self._waiter.single is not None:
             self._waiter.single.recycle_held()
@@ -208,13 +208,13 @@ class RecordReader(_Reader, Generic[T]):
 
     async def _next_element(self) -> T:
         ready = self._decoded
-        for element in ready.elements:
+        for element in ready:
             return element  # type: ignore[no-any-return]
         elements = await self._next_elements()
         if elements is None:
             raise StopAsyncIteration
-        ready.elements = iter(elements)
-        return next(ready.elements)  # type: ignore[no-any-return]
+        ready.put(elements)
+        return next(iter(ready))  # type: ignore[no-any-return]
 
     async def _next_elements(self) -> list[T] | None:
         waiter = self._waiter
@@ -262,7 +262,7 @@ class RecordReader(_Reader, Generic[T]):
             deserializer.clear()
 
     def _unread(self) -> str:
-        count = operator.length_hint(self._decoded.elements)
+        count = operator.length_hint(self._decoded)
         return f"{count} records" if count else ""
 
     def _check_whole(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import itertools
+import operator
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -468,14 +470,14 @@ class Source:
         self.iterator = module.RecordIterator(self.ready, self.wait)
 
     async def wait(self) -> Any:
-        for element in self.ready.elements:
+        for element in self.ready:
             return element
         elements: Any = await Pause()
         elements = next(self.lists, None)
         if elements is None:
             raise StopAsyncIteration
-        self.ready.elements = iter(elements)
-        return next(self.ready.elements)
+        self.ready.put(elements)
+        return next(iter(self.ready))
 
 
 class Pause:
@@ -569,9 +571,23 @@ def test_an_eager_function_takes_one_record(machine: ModuleType) -> None:
         emits.emit(6).close()
 
 
+@given(lists=st.lists(st.lists(st.integers(), max_size=5), max_size=4), taken=st.integers(0, 6))
+def test_decoded_elements_are_taken_out_once(machine: ModuleType, lists: list[list[int]], taken: int) -> None:
+    for module in (machine, PYTHON):
+        decoded = module.DecodedRecords()
+        assert list(decoded) == []
+        for elements in lists:
+            decoded.put(list(elements))
+            assert list(itertools.islice(decoded, taken)) == elements[:taken]
+            assert operator.length_hint(decoded) == len(elements[taken:])
+            assert list(decoded) == elements[taken:]
+            assert operator.length_hint(decoded) == 0
+            assert list(decoded) == []
+
+
 def test_an_awaitable_is_awaited_once(machine: ModuleType) -> None:
     source = Source(machine, [])
-    source.ready.elements = iter([1, 2])
+    source.ready.put([1, 2])
     first, second = source.iterator.__anext__(), source.iterator.__anext__()
     assert first is not second
     for awaitable, element in ((second, 1), (first, 2)):
@@ -595,7 +611,7 @@ def test_any_element_comes_as_it_is(machine: ModuleType, element: Any) -> None:
         return None
 
     for make in (one, by_loop):
-        source.ready.elements = iter([element])
+        source.ready.put([element])
         with pytest.raises(StopIteration) as stopped:
             make().send(None)
         assert stopped.value.value is element

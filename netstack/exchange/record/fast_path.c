@@ -392,7 +392,8 @@ static PyType_Spec emitter_spec = {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *elements;
+    PyObject *records; /* a list, or NULL */
+    Py_ssize_t position;
 } DecodedRecords;
 
 static PyObject *
@@ -402,37 +403,66 @@ decoded_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":DecodedRecords", names)) {
         return NULL;
     }
-    DecodedRecords *self = (DecodedRecords *)type->tp_alloc(type, 0);
-    PyObject *nothing = PyTuple_New(0);
-    if (self != NULL && nothing != NULL) {
-        self->elements = PyObject_GetIter(nothing);
+    return type->tp_alloc(type, 0);
+}
+
+static PyObject *
+decoded_put(DecodedRecords *self, PyObject *records)
+{
+    if (!PyList_Check(records)) {
+        PyErr_Format(PyExc_TypeError, "a list of elements, not %.200s", Py_TYPE(records)->tp_name);
+        return NULL;
     }
-    Py_XDECREF(nothing);
-    if (self != NULL && self->elements == NULL) {
-        Py_CLEAR(self);
+    self->position = 0;
+    Py_XSETREF(self->records, Py_NewRef(records));
+    Py_RETURN_NONE;
+}
+
+/* Returns the next element; NULL without an error if there is none. */
+static PyObject *
+decoded_next(DecodedRecords *self)
+{
+    PyObject *records = self->records;
+    if (records == NULL) {
+        return NULL;
     }
-    return (PyObject *)self;
+    if (self->position < PyList_GET_SIZE(records)) {
+        return Py_NewRef(PyList_GET_ITEM(records, self->position++));
+    }
+    Py_CLEAR(self->records);
+    return NULL;
+}
+
+static PyObject *
+decoded_length_hint(DecodedRecords *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromSsize_t(self->records == NULL ? 0 : PyList_GET_SIZE(self->records) - self->position);
 }
 
 static int
 decoded_traverse(DecodedRecords *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->elements);
+    Py_VISIT(self->records);
     return 0;
 }
 
 static int
 decoded_clear(DecodedRecords *self)
 {
-    Py_CLEAR(self->elements);
+    Py_CLEAR(self->records);
     return 0;
 }
 
-static PyMemberDef decoded_members[] = {{"elements", T_OBJECT_EX, offsetof(DecodedRecords, elements), 0, NULL}, {NULL}};
+static PyMethodDef decoded_methods[] = {
+    {"put", (PyCFunction)decoded_put, METH_O, NULL},
+    {"__length_hint__", (PyCFunction)decoded_length_hint, METH_NOARGS, NULL},
+    {NULL},
+};
 static PyType_Slot decoded_slots[] = {
-    {Py_tp_new, decoded_new},     {Py_tp_dealloc, clear_and_free},  {Py_tp_traverse, decoded_traverse},
-    {Py_tp_clear, decoded_clear}, {Py_tp_members, decoded_members}, {0, NULL},
+    {Py_tp_new, decoded_new},         {Py_tp_dealloc, clear_and_free},  {Py_tp_traverse, decoded_traverse},
+    {Py_tp_clear, decoded_clear},     {Py_tp_methods, decoded_methods}, {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, decoded_next},   {0, NULL},
 };
 static PyType_Spec decoded_spec = {
     "netstack.exchange.record.fast_path.DecodedRecords", sizeof(DecodedRecords), 0,
@@ -457,14 +487,7 @@ next_at_once(Next *self)
 {
     PyObject *found = NULL;
     if (self->attempt == NULL) {
-        PyObject *elements = Py_XNewRef(((DecodedRecords *)self->decoded)->elements);
-        if (elements != NULL && Py_IS_TYPE(elements, &PyListIter_Type)) { /* ends without an exception */
-            found = PyListIter_Type.tp_iternext(elements);
-        } else if (elements != NULL && PyIter_Check(elements)) {
-            found = PyIter_Next(elements);
-        }
-        Py_XDECREF(elements);
-        return found;
+        return decoded_next((DecodedRecords *)self->decoded);
     }
     PyObject *argument = Py_NewRef(self->argument);
     PyObject *is_done = PyObject_CallOneArg(self->attempt, argument);
@@ -794,12 +817,18 @@ record_of(Kind kind, const unsigned char *payload, Py_ssize_t size)
     }
 }
 
-static int
+static inline int
 append_record(PyObject *elements, Kind kind, const unsigned char *payload, Py_ssize_t size)
 {
     PyObject *record = record_of(kind, payload, size);
     if (record == NULL) {
         return 0;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(elements);
+    if (count < ((PyListObject *)elements)->allocated) { /* gives the reference away; a call for each is slower */
+        PyList_SET_ITEM(elements, count, record);
+        Py_SET_SIZE(elements, count + 1);
+        return 1;
     }
     int failed = PyList_Append(elements, record);
     Py_DECREF(record);

@@ -8,6 +8,7 @@ This is the reference. `fast_path.c` implements the same and replaces it where t
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from itertools import repeat
@@ -394,16 +395,24 @@ def eager(
 
 @final
 class DecodedRecords:
-    """Received elements that were not delivered, shared by all iterators of one reader.
+    """Received elements that were not delivered, shared by all iterators of one reader; iterating takes them out."""
 
-    Attributes:
-        elements: an iterator over a list (so that they can be counted).
-    """
-
-    __slots__ = ("elements",)
+    __slots__ = ("_elements",)
 
     def __init__(self) -> None:
-        self.elements: Iterator[Any] = iter(())
+        self._elements: Iterator[Any] = iter(())
+
+    def put(self, elements: list[Any]) -> None:
+        """Replaces the elements; the caller gives the list away."""
+        self._elements = iter(elements)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The elements that are left."""
+        return self._elements
+
+    def __length_hint__(self) -> int:
+        """How many are left."""
+        return operator.length_hint(self._elements)
 
 
 @final
@@ -429,6 +438,6 @@ class RecordIterator:
 
     async def __anext__(self) -> Any:
         """The next element; no checkpoint while one is ready. Cancellation: nothing is lost, call again."""
-        for element in self._decoded.elements:
+        for element in self._decoded._elements:
             return element
         return await self._wait()

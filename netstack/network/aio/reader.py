@@ -60,7 +60,7 @@ class RecordReader(RecordVisitor[T]):
 
         Cancellation: no record is lost; the next call returns it.
         """
-        left = list(self._decoded.elements)
+        left = list(self._decoded)
         if left:
             return left
         return await self._run_in_asyncio(self._reader.next_records, is_trickle)
@@ -69,8 +69,8 @@ class RecordReader(RecordVisitor[T]):
         elements = await self.next_records()
         if elements is None:
             raise StopAsyncIteration
-        self._decoded.elements = iter(elements)
-        return next(self._decoded.elements)  # type: ignore[no-any-return]
+        self._decoded.put(elements)
+        return next(iter(self._decoded))  # type: ignore[no-any-return]
 
 
 @final

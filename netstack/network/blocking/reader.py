@@ -193,7 +193,7 @@ class RecordVisitor(VisitingReader, Generic[T]):
 
     def _held(self) -> str:
         fetched = [records for records in self._fetched if records]
-        count = operator.length_hint(self._decoded.elements) + sum(map(len, fetched))
+        count = operator.length_hint(self._decoded) + sum(map(len, fetched))
         return f"{count} records" if count else ""
 
 
@@ -284,10 +284,9 @@ class RecordReader(RecordVisitor[T]):
     def __iter__(self) -> Iterator[T]:
         """The remaining elements; waits for them without a limit. Raises as `next_records`."""
         while True:
-            yield from self._decoded.elements
+            yield from self._decoded
             records = self._run(self._reader.next_records, None, is_trickle)
-            elements = iter(records or ())
-            self._decoded.elements = elements
+            self._decoded.put(records or [])
             self._fetched = []
             if records is None:
                 return
@@ -302,7 +301,7 @@ class RecordReader(RecordVisitor[T]):
             RecordError: the received bytes are not a record of the format.
             LocalProtocolError: the gate or the TaskManager was closed, or another thread is in a call of this reader.
         """
-        left = [*self._decoded.elements]
+        left = [*self._decoded]
         if left:
             return left
         records = self._run(self._reader.next_records, timeout_s, is_trickle)
