@@ -28,6 +28,7 @@ MASK = (1 << 64) - 1
 # (30 us) cost a few ns per record; small enough for the level-2 cache.
 _SPAN_RECORDS = 16 * 1024
 _SPAN_BYTES = 256 * 1024
+_HELD_BACK_SPAN_S = 0.02  # of what a held-back consumer takes
 _RAMP_RECORDS = 16 * 1024
 
 
@@ -47,9 +48,12 @@ def word_sum(data: bytes) -> int:
 
 
 def span_records(spec: RunSpec) -> int:
-    """Maximum records of one span of a producer under `spec`."""
+    """Maximum records of one span of a producer under `spec`; a latency under load is that of a span's record."""
     if spec.emit == "record":
-        return max(1, min(_SPAN_RECORDS, _SPAN_BYTES // spec.record_bytes))
+        most = min(_SPAN_RECORDS, _SPAN_BYTES // spec.record_bytes)
+        if spec.consume_rate_per_s is not None:
+            most = min(most, int(spec.consume_rate_per_s * _HELD_BACK_SPAN_S))
+        return max(1, most)
     return spec.effective_batch_records
 
 

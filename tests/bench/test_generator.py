@@ -99,9 +99,12 @@ def test_more_than_it_has_room_for_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "records"),
     [
-        ({}, 4096),
+        ({}, 16_384),
         ({"record_bytes": 1 << 20}, 1),
         ({"record_bytes": 1024}, 256),
+        ({"record_bytes": 1024, "consume_rate_per_s": 2000.0}, 40),
+        ({"consume_rate_per_s": 1e6}, 16_384),
+        ({"consume_rate_per_s": 1.0}, 1),
         ({"emit": "batch"}, 131_072),
         ({"emit": "batch", "batch_records": 7}, 7),
     ],

@@ -12,7 +12,7 @@ from netstack_bench.places.hosts.spec import MeshSpec
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 16, 64])
 def test_every_lane_is_sampled_though_spans_are_multiples_of_their_number(channels: int) -> None:
-    spec = MeshSpec(hosts=("a:1", "b:1"), channels=channels, records=4096 * 40 * channels)
+    spec = MeshSpec(hosts=("a:1", "b:1"), channels=channels, records=16_384 * 40 * channels)
 
     async def main() -> Counter[int]:
         io = SourceIo(spec)

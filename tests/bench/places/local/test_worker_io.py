@@ -88,12 +88,12 @@ def test_heartbeats_tell_how_far_it_is(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_spans_cover_every_record_once(runner: Runner, tmp_path: Path) -> None:
-    io = ProducerIo(RunSpec(records=10_000), runner.link, tmp_path)
+    io = ProducerIo(RunSpec(records=40_000), runner.link, tmp_path)
     runner.say("go", start_ns=0)
     io.ready()
     spans = list(iter(io.next_span, None))
-    assert spans == [(0, 4096), (4096, 4096), (8192, 1808)]
-    assert io.sent_records == 10_000
+    assert spans == [(0, 16_384), (16_384, 16_384), (32_768, 7_232)]
+    assert io.sent_records == 40_000
     assert io.sampler.samples()[0][0] == 0
 
 
