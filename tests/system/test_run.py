@@ -395,6 +395,23 @@ def test_a_program_without_a_main_guard_is_refused_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+def test_taskmanagers_that_are_stopped_while_they_start_print_nothing_of_it() -> None:
+    printed: list[str] = []
+
+    async def main() -> None:
+        for step in range(12):
+            async with open_local_taskmanagers(
+                "127.0.0.1:1", ["1"], TaskManagerSettings(), on_printed=lambda _name, line: printed.append(line)
+            ) as children:
+                while not children.pids:  # noqa: ASYNC110  # another process
+                    await trio.sleep(0.01)
+                await trio.sleep(step * 0.04)  # from before it handles signals until after its start
+
+    trio.run(main)
+    assert [line for line in printed if not line.startswith("listening at ")] == []
+
+
+@pytest.mark.whole
 def test_taskmanagers_that_are_not_let_in_say_why() -> None:
     async def main() -> None:
         config = JobManagerConfig(listen="tcp://127.0.0.1:0", secret=Secret.generate())

@@ -200,6 +200,8 @@ class LocalTaskManagers:
         """
         text = line.decode(errors="replace").rstrip("\r")
         if tail is not None:
+            if self._stopping.is_set() and (not text or text.startswith("netstack: stopped by ")):
+                return  # `stop` met a process that did not handle signals yet, which says so itself
             tail.append(text)
         on_line = self._on_printed if tail is None or _LOGGED.match(text) is None else self._on_logged
         if on_line is not None:
