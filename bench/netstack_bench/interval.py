@@ -21,6 +21,9 @@ ENOUGH_REPEATS: Final = 3
 PRINTED: Final = 0.95
 """Confidence of a range that is printed beside a figure."""
 
+_TOO_WIDE: Final = 100.0
+"""Ends of a range that differ by more than this factor are not printed."""
+
 _NORMAL: Final = 1000
 """Degrees of freedom beyond which Student's t is as good as normal."""
 
@@ -113,6 +116,8 @@ class Interval:
 
     def text(self, write: Callable[[float], str]) -> str:
         """`4.2 ms (3.9 to 4.5 ms)`, rounded by the width; `write` formats a figure with its unit."""
+        if self.high > _TOO_WIDE * self.low:  # three repeats of which one is far off: `0.2 us to 600 s` helps nobody
+            return f"{write(float(f'{self.middle:.0e}'))} (repeats differ too much for a range)"
         places = digits_of(self.middle, self.half) - 1
         middle, low, high = (write(float(f"{value:.{places}e}")) for value in (self.middle, self.low, self.high))
         return middle if low == high else f"{middle} ({low} to {high})"

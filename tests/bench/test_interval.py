@@ -64,6 +64,14 @@ def test_digits_that_the_error_leaves_meaning_to(value: float, half: float, digi
     assert digits_of(value, half) == digits
 
 
+def test_a_range_that_tells_nothing_is_not_printed() -> None:
+    """Three repeats of which one is far off gave `10 ms (0.2 us to 600 s)`."""
+    interval = Interval.of([1_000.0, 1_100.0, 900_000.0])
+    assert interval is not None
+    assert interval.text(format_latency).startswith("10 ms")
+    assert " to " not in interval.text(format_latency)
+
+
 def test_the_text_has_no_more_digits_than_that() -> None:
     assert Interval(4123.0, 3871.0, 4492.0).text(format_latency) == "4.1 ms (3.9 ms to 4.5 ms)"
     assert Interval(0.9234, 0.8911, 0.9571).percent() == "92 \u00b1 3 %"
