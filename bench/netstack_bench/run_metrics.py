@@ -91,7 +91,7 @@ class Observation:
         """Ends the measured time of waits; called when the side's work is done."""
         result = self._read()
         elapsed_s = self._manager.now() - self._began_s
-        if len(self._seen) > 1 and elapsed_s - self._seen[-1][0] < PERIOD_S / 2:
+        if len(self._seen) > 1 and elapsed_s - self._seen[-1][0] < self._period_s / 2:
             self._seen.pop()  # too short for a rate: the last stretch becomes a little longer
         if elapsed_s > self._seen[-1][0]:
             self._seen.append((elapsed_s, dict(result), lost_s()))
@@ -114,7 +114,7 @@ class Observation:
         return {**self._at_stop, **counts}
 
     def timeline(self) -> list[dict[str, float]]:
-        """The course of the run, after `stop`: a sample of each stretch of about `PERIOD_S`, a few hundred at most.
+        """The course of the run, after `stop`: a sample of each stretch of about a period, a few hundred at most.
 
         Each has `t_s` (its end, seconds from the start), `records` (so far), `pool_usage` (at its end, a ratio) and
         `backpressured_ms_per_s` (of a writing side) or `idle_ms_per_s` and `busy_ms_per_s` (of a reading side), and the
@@ -124,7 +124,7 @@ class Observation:
 
     def _keep(self, metrics: dict[str, float], lost: dict[str, float]) -> None:
         elapsed_s = self._manager.now() - self._began_s
-        if elapsed_s - self._seen[-1][0] >= (self._every - 0.5) * PERIOD_S:
+        if elapsed_s - self._seen[-1][0] >= (self._every - 0.5) * self._period_s:
             self._seen.append((elapsed_s, metrics, lost))
         if len(self._seen) > _MOST_SAMPLES:
             self._seen = self._seen[::2]

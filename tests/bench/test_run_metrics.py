@@ -116,19 +116,25 @@ async def test_the_timeline_tells_stretch_by_stretch(
     assert max(waited) <= 1000
 
 
+@pytest.mark.parametrize(("is_paced", "period_s"), [(False, PERIOD_S), (True, 0.4)])
 async def test_a_long_timeline_keeps_every_second_sample(
-    autojump_clock: MockClock, producer: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock,
+    producer: NetworkEnvironment,
+    monkeypatch: pytest.MonkeyPatch,
+    is_paced: bool,
+    period_s: float,
 ) -> None:
-    monkeypatch.setattr(observed, "_COST", 1e9)  # a busy machine must not make the samples rarer
+    for name in ("_COST", "_COST_AT_RATE"):
+        monkeypatch.setattr(observed, name, 1e9)  # a busy machine must not make the samples rarer
 
     producer.create_partition("p", subpartitions=1)
-    async with observing(producer, clock_ns(), pause) as observation:
-        await trio.sleep(1000 * PERIOD_S)
+    async with observing(producer, clock_ns(), pause, is_paced=is_paced) as observation:
+        await trio.sleep(1000 * period_s)
     actual = [sample["t_s"] for sample in observation.timeline()]
     assert 100 < len(actual) <= 240
     steps = [after - before for before, after in itertools.pairwise(actual)]
-    assert max(steps) == pytest.approx(8 * PERIOD_S)
-    assert actual[-1] == pytest.approx(1000 * PERIOD_S, rel=0.01)
+    assert max(steps) == pytest.approx(8 * period_s)
+    assert actual[-1] == pytest.approx(1000 * period_s, rel=0.01)
 
 
 async def test_samples_are_not_timed_by_the_loop(mock_clock: MockClock) -> None:

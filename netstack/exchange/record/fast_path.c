@@ -392,7 +392,7 @@ static PyType_Spec emitter_spec = {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *records; /* a list, or NULL */
+    PyObject *elements; /* a list, or NULL */
     Py_ssize_t position;
 } DecodedRecords;
 
@@ -407,14 +407,14 @@ decoded_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static PyObject *
-decoded_put(DecodedRecords *self, PyObject *records)
+decoded_put(DecodedRecords *self, PyObject *elements)
 {
-    if (!PyList_Check(records)) {
-        PyErr_Format(PyExc_TypeError, "a list of elements, not %.200s", Py_TYPE(records)->tp_name);
+    if (!PyList_Check(elements)) {
+        PyErr_Format(PyExc_TypeError, "a list of elements, not %.200s", Py_TYPE(elements)->tp_name);
         return NULL;
     }
     self->position = 0;
-    Py_XSETREF(self->records, Py_NewRef(records));
+    Py_XSETREF(self->elements, Py_NewRef(elements));
     Py_RETURN_NONE;
 }
 
@@ -422,35 +422,35 @@ decoded_put(DecodedRecords *self, PyObject *records)
 static PyObject *
 decoded_next(DecodedRecords *self)
 {
-    PyObject *records = self->records;
-    if (records == NULL) {
+    PyObject *elements = self->elements;
+    if (elements == NULL) {
         return NULL;
     }
-    if (self->position < PyList_GET_SIZE(records)) {
-        return Py_NewRef(PyList_GET_ITEM(records, self->position++));
+    if (self->position < PyList_GET_SIZE(elements)) {
+        return Py_NewRef(PyList_GET_ITEM(elements, self->position++));
     }
-    Py_CLEAR(self->records);
+    Py_CLEAR(self->elements);
     return NULL;
 }
 
 static PyObject *
 decoded_length_hint(DecodedRecords *self, PyObject *Py_UNUSED(ignored))
 {
-    return PyLong_FromSsize_t(self->records == NULL ? 0 : PyList_GET_SIZE(self->records) - self->position);
+    return PyLong_FromSsize_t(self->elements == NULL ? 0 : PyList_GET_SIZE(self->elements) - self->position);
 }
 
 static int
 decoded_traverse(DecodedRecords *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->records);
+    Py_VISIT(self->elements);
     return 0;
 }
 
 static int
 decoded_clear(DecodedRecords *self)
 {
-    Py_CLEAR(self->records);
+    Py_CLEAR(self->elements);
     return 0;
 }
 
